@@ -1,0 +1,27 @@
+"""Every limit of the store is written down here, once, with its default.
+
+A limit is checked before a transaction begins; what is over it is a `TooLarge` that names the
+field, the limit and the size found.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_INT = 2**63 - 1
+MAX_DEPTH = 128
+MAX_ID_CHARS = 200
+MAX_LANE_TTL_MS = 7 * 24 * 3600 * 1000
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one store handle accepts."""
+
+    commit_bytes: int = 16 * 1024 * 1024
+    commit_rows: int = 4096
+    payload_bytes: int = 16 * 1024 * 1024
+    components: int = 1024
+    tags: int = 64
+    text_chars: int = 2000
+    page: int = 1000
+    window: int = 100_000

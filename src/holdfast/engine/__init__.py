@@ -1,0 +1,1 @@
+"""The engines: they run steps on a database, and know nothing of the domain."""

@@ -1,0 +1,39 @@
+"""The port: what an engine offers to the facades, whatever the database.
+
+An engine runs operations. It is given a function and its arguments, never a generator, because an
+operation may have to be run again from its beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from holdfast.ops.op import Op
+
+T = TypeVar("T")
+
+
+class Engine(Protocol):
+    """Runs operations on one database, for async callers."""
+
+    async def read(self, op: Callable[..., Op[T]], *args: Any) -> T:
+        """Run an operation that writes nothing."""
+        ...
+
+    async def write(self, op: Callable[..., Op[T]], *args: Any) -> T:
+        """Run an operation that writes. It has returned, or raised, only when the outcome is
+        durable or known not to be; `OutcomeUnknown` says that it is neither."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is under way, then let go of the database."""
+        ...
+
+
+class BlockingEngine(Protocol):
+    """The same for blocking callers, safe from threads."""
+
+    def read(self, op: Callable[..., Op[T]], *args: Any) -> T: ...
+    def write(self, op: Callable[..., Op[T]], *args: Any) -> T: ...
+    def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Every store operation, written once, as a generator of named steps."""
