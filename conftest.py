@@ -1,0 +1,3 @@
+"""The tests of this repository use the plugin it publishes, and pytester to test that plugin."""
+
+pytest_plugins = ["holdfast.testing.plugin", "pytester"]

@@ -1,0 +1,417 @@
+-- name: sessions.commit
+-- Moves each session by one revision with everything its turn brings.
+-- mode: write
+-- merged by: session
+-- children: nodes(node, kind, body, digest, parent, pos, run_pos, off)
+-- children: runs(run_pos, base_pos, base_run_pos, base_off)
+-- children: state(name, digest), blobs(digest, encoding, size, data), refs(name, digest)
+-- children: usage(ordinal, source, model, input, output, cache_read, cache_write, reasoning, cost_micros, currency)
+-- returns: revision, leaf, node_count, at_ms
+-- explains: known, deleted, revision, intent, receipt_revision, receipt_leaf, receipt_node_count
+-- explains: receipt_at_ms, lane_ok, lane_owner, lane_generation, lane_expires_at_ms
+-- explains: place_ok, clash, missing
+-- Differs by necessity: the body is a function of two statements, so that the guard's snapshot is
+-- younger than the locks, and so that a pooler that forgets statements does not cost a plan.
+-- step: guard
+SELECT ord, revision, leaf, node_count, at_ms FROM {schema}.commit_turns_v1(
+  :tenant, :session, :turn, :intent, :expected, :fence_owner, :fence_token, :fence_generation,
+  :release, :at_leaf, :place, :leaf_node, :leaf_pos, :leaf_run_pos, :leaf_off,
+  :n_claims, :n_attachments,
+  :nodes.n, :nodes.hi, :nodes.node, :nodes.kind, :nodes.body, :nodes.digest, :nodes.parent,
+  :nodes.run_pos, :nodes.off,
+  :runs.n, :runs.hi, :runs.run_pos, :runs.base_pos, :runs.base_run_pos, :runs.base_off,
+  :state.n, :state.hi, :state.name, :state.digest,
+  :blobs.n, :blobs.hi, :blobs.digest, :blobs.encoding, :blobs.size, :blobs.data,
+  :refs.n, :refs.hi, :refs.digest,
+  :usage.n, :usage.hi, :usage.ordinal, :usage.source, :usage.model, :usage.input, :usage.output,
+  :usage.cache_read, :usage.cache_write, :usage.reasoning, :usage.cost_micros, :usage.currency)
+-- step: refused
+SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted, s.revision,
+  p.intent, p.revision AS receipt_revision, p.leaf AS receipt_leaf,
+  p.node_count AS receipt_node_count, p.at_ms AS receipt_at_ms,
+  coalesce(CASE WHEN :fence_token::text IS NULL
+    THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= c.now
+    ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token
+      AND s.lane_generation = :fence_generation AND s.lane_expires_at_ms > c.now END, false)
+    AS lane_ok,
+  s.lane_owner, s.lane_generation, s.lane_expires_at_ms,
+  :place::text IS NULL OR EXISTS (
+    SELECT FROM {schema}.visible_v1(:tenant, :session, :place::text)) AS place_ok,
+  (SELECT n.node FROM {schema}.lineage_v1(:tenant, :session) l
+    CROSS JOIN unnest(:nodes.node::text[]) WITH ORDINALITY AS x(node, pos)
+    JOIN {schema}.node n ON n.tenant = :tenant AND n.session = l.session AND n.node = x.node
+      AND n.seq <= l.upto
+    ORDER BY x.pos LIMIT 1) AS clash,
+  (SELECT encode(x.digest, 'hex')
+    FROM unnest(:refs.digest::bytea[]) WITH ORDINALITY AS x(digest, pos)
+    WHERE NOT EXISTS (SELECT FROM {schema}.blob b WHERE b.tenant = :tenant AND b.digest = x.digest)
+    ORDER BY x.pos LIMIT 1) AS missing
+FROM (SELECT {schema}.now_ms() AS now) c
+LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
+LEFT JOIN {schema}.receipt p ON p.tenant = :tenant AND p.session = :session AND p.turn = :turn
+
+-- name: sessions.create
+-- Adds the session unless its id is known; answers the catalog row it has afterwards.
+-- mode: write
+-- children: tags(name, value)
+-- returns: created
+-- explains: known, deleted
+-- Differs by necessity: a rival's insert is met by ON CONFLICT, which waits for it.
+-- step: guard
+WITH made AS (
+  INSERT INTO {schema}.session (tenant, session, title, created_at_ms, active_at_ms, active_minute,
+    revision, leaf_depth, last_seq, node_count, lane_generation)
+  SELECT :tenant, :session, :title, c.now, c.now, c.now / 60000, 0, 0, 0, 0, 0
+  FROM (SELECT {schema}.now_ms() AS now) c
+  ON CONFLICT (tenant, session) DO NOTHING
+  RETURNING created_at_ms
+), first AS (
+  INSERT INTO {schema}.revision (tenant, session, revision, kind, leaf_depth, at_ms)
+  SELECT :tenant, :session, 0, 'created', 0, m.created_at_ms FROM made m
+), tagged AS (
+  INSERT INTO {schema}.tag (tenant, session, name, value)
+  SELECT :tenant, :session, x.name, x.value
+  FROM made m CROSS JOIN unnest(:tags.name::text[], :tags.value::text[]) AS x(name, value)
+)
+SELECT 1 AS created FROM made
+-- step: refused
+SELECT true AS known, deleted_at_ms IS NOT NULL AS deleted FROM {schema}.session
+WHERE tenant = :tenant AND session = :session
+
+-- name: sessions.get
+-- The catalog entry of one session that is not deleted.
+-- mode: read
+-- returns: session, title, created_at_ms, active_at_ms, revision, leaf, node_count, origin_session
+-- returns: origin_revision, origin_leaf, tags
+SELECT s.session, s.title, s.created_at_ms, s.active_at_ms, s.revision, s.leaf, s.node_count,
+  s.origin_session, s.origin_revision, s.origin_leaf,
+  (SELECT json_object_agg(t.name, t.value)::text FROM {schema}.tag t
+    WHERE t.tenant = s.tenant AND t.session = s.session) AS tags
+FROM {schema}.session s
+WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
+
+-- name: sessions.list_active
+-- A page of the catalog, most recently active minute first.
+-- mode: read
+-- children: tags(name, value)
+-- returns: session, title, created_at_ms, active_at_ms, revision, leaf, node_count, origin_session
+-- returns: origin_revision, origin_leaf, tags, place
+SELECT s.session, s.title, s.created_at_ms, s.active_at_ms, s.revision, s.leaf, s.node_count,
+  s.origin_session, s.origin_revision, s.origin_leaf,
+  (SELECT json_object_agg(t.name, t.value)::text FROM {schema}.tag t
+    WHERE t.tenant = s.tenant AND t.session = s.session) AS tags,
+  s.active_minute AS place
+FROM {schema}.session s
+WHERE s.tenant = :tenant AND s.deleted_at_ms IS NULL
+  AND (s.active_minute, s.session) < (:place::bigint, :after::text)
+  AND s.active_at_ms >= :active_since_ms::bigint
+  AND s.active_minute >= :active_since_ms::bigint / 60000
+  AND (:forked_from::text IS NULL OR s.origin_session = :forked_from::text)
+  AND NOT EXISTS (SELECT FROM unnest(:tags.name::text[], :tags.value::text[]) AS x(name, value)
+    WHERE NOT EXISTS (SELECT FROM {schema}.tag t WHERE t.tenant = s.tenant
+      AND t.session = s.session AND t.name = x.name AND t.value = x.value))
+ORDER BY s.active_minute DESC, s.session DESC LIMIT :limit
+
+-- name: sessions.list_created
+-- A page of the catalog, most recently created first.
+-- mode: read
+-- children: tags(name, value)
+-- returns: session, title, created_at_ms, active_at_ms, revision, leaf, node_count, origin_session
+-- returns: origin_revision, origin_leaf, tags, place
+SELECT s.session, s.title, s.created_at_ms, s.active_at_ms, s.revision, s.leaf, s.node_count,
+  s.origin_session, s.origin_revision, s.origin_leaf,
+  (SELECT json_object_agg(t.name, t.value)::text FROM {schema}.tag t
+    WHERE t.tenant = s.tenant AND t.session = s.session) AS tags,
+  s.created_at_ms AS place
+FROM {schema}.session s
+WHERE s.tenant = :tenant AND s.deleted_at_ms IS NULL
+  AND (s.created_at_ms, s.session) < (:place::bigint, :after::text)
+  AND s.active_at_ms >= :active_since_ms::bigint
+  AND (:forked_from::text IS NULL OR s.origin_session = :forked_from::text)
+  AND NOT EXISTS (SELECT FROM unnest(:tags.name::text[], :tags.value::text[]) AS x(name, value)
+    WHERE NOT EXISTS (SELECT FROM {schema}.tag t WHERE t.tenant = s.tenant
+      AND t.session = s.session AND t.name = x.name AND t.value = x.value))
+ORDER BY s.created_at_ms DESC, s.session DESC LIMIT :limit
+
+-- name: sessions.update
+-- Renames and tags a session that is not deleted.
+-- mode: write
+-- children: tags(name, value)
+-- returns: updated
+-- explains: known, deleted, tag_count
+-- step: plain
+SELECT FROM {schema}.session WHERE tenant = :tenant AND session = :session FOR NO KEY UPDATE
+-- step: guard
+SELECT 1 AS updated FROM {schema}.session s
+WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
+  AND :tag_limit::bigint >= (SELECT count(*) FROM {schema}.tag t WHERE t.tenant = :tenant
+      AND t.session = :session AND t.name <> ALL (:tags.name::text[]))
+    + (SELECT count(x.value) FROM unnest(:tags.value::text[]) AS x(value))
+-- step: when renames
+UPDATE {schema}.session SET title = :title WHERE tenant = :tenant AND session = :session
+-- step: plain
+DELETE FROM {schema}.tag
+WHERE tenant = :tenant AND session = :session AND name = ANY (:tags.name::text[])
+-- step: plain
+INSERT INTO {schema}.tag (tenant, session, name, value)
+SELECT :tenant, :session, x.name, x.value
+FROM unnest(:tags.name::text[], :tags.value::text[]) AS x(name, value) WHERE x.value IS NOT NULL
+-- step: refused
+SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
+  (SELECT count(*) FROM {schema}.tag t WHERE t.tenant = :tenant
+      AND t.session = :session AND t.name <> ALL (:tags.name::text[]))
+    + (SELECT count(x.value) FROM unnest(:tags.value::text[]) AS x(value)) AS tag_count
+FROM (SELECT 1) one
+LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
+
+-- name: sessions.delete
+-- Removes what a session owns and no fork needs; its row stays as a tombstone. A deleted session
+-- can be deleted again: that reclaims what its last forks have left.
+-- mode: write
+-- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, base_session
+-- explains: known
+-- Differs by necessity: the head is locked first, and then the content the session may be the last
+-- to name, so that the statements after them see every rival that got there before.
+-- step: plain
+SELECT FROM {schema}.session WHERE tenant = :tenant AND session = :session FOR UPDATE
+-- step: plain
+SELECT FROM {schema}.blob b WHERE b.tenant = :tenant AND b.digest IN (
+  SELECT c.digest FROM {schema}.component c WHERE c.tenant = :tenant AND c.session = :session)
+ORDER BY b.digest FOR UPDATE
+-- step: guard
+WITH kept AS MATERIALIZED (
+  SELECT coalesce(max(f.base_seq), 0) AS seq FROM {schema}.session f
+  WHERE f.tenant = :tenant AND f.base_session = :session
+    AND (f.deleted_at_ms IS NULL OR f.last_seq > 0)
+), doomed AS MATERIALIZED (
+  SELECT DISTINCT c.revision FROM {schema}.component c
+  WHERE c.tenant = :tenant AND c.session = :session AND NOT EXISTS (
+    SELECT FROM {schema}.revision r WHERE r.tenant = :tenant AND r.state_session = :session
+    AND r.state_revision = c.revision AND r.session <> :session AND r.state_session <> r.session)
+)
+SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq, s.base_session,
+  (SELECT count(*) FROM {schema}.node n WHERE n.tenant = :tenant AND n.session = :session
+    AND n.seq > k.seq) AS nodes,
+  (SELECT count(*) FROM {schema}.node n WHERE n.tenant = :tenant AND n.session = :session
+    AND n.seq <= k.seq) AS kept_nodes,
+  (SELECT count(*) FROM {schema}.revision r
+    WHERE r.tenant = :tenant AND r.session = :session) AS revisions,
+  (SELECT count(*) FROM {schema}.receipt p
+    WHERE p.tenant = :tenant AND p.session = :session) AS receipts,
+  (SELECT count(*) FROM {schema}.usage_row u
+    WHERE u.tenant = :tenant AND u.session = :session) AS usage,
+  (SELECT count(DISTINCT c.digest) FROM {schema}.component c WHERE c.tenant = :tenant
+    AND c.session = :session AND c.revision IN (SELECT revision FROM doomed)
+    AND NOT EXISTS (SELECT FROM {schema}.component o WHERE o.tenant = :tenant
+      AND o.digest = c.digest
+      AND NOT (o.session = :session AND o.revision IN (SELECT revision FROM doomed)))) AS blobs,
+  (SELECT coalesce(array_agg(revision), '{}') FROM doomed) AS doomed
+FROM {schema}.session s CROSS JOIN kept k
+WHERE s.tenant = :tenant AND s.session = :session
+  AND (s.deleted_at_ms IS NULL OR s.last_seq > k.seq OR EXISTS (SELECT FROM doomed))
+-- step: plain
+DELETE FROM {schema}.blob WHERE tenant = :tenant AND digest IN (
+  SELECT c.digest FROM {schema}.component c WHERE c.tenant = :tenant AND c.session = :session
+    AND c.revision = ANY (:doomed::bigint[])
+    AND NOT EXISTS (SELECT FROM {schema}.component o WHERE o.tenant = :tenant
+      AND o.digest = c.digest
+      AND NOT (o.session = :session AND o.revision = ANY (:doomed::bigint[]))))
+-- step: plain
+DELETE FROM {schema}.component
+WHERE tenant = :tenant AND session = :session AND revision = ANY (:doomed::bigint[])
+-- step: plain
+DELETE FROM {schema}.node WHERE tenant = :tenant AND session = :session AND seq > :kept_seq
+-- step: plain
+DELETE FROM {schema}.run WHERE tenant = :tenant AND session = :session AND run > :kept_seq
+-- step: plain
+DELETE FROM {schema}.revision WHERE tenant = :tenant AND session = :session
+-- step: plain
+DELETE FROM {schema}.receipt WHERE tenant = :tenant AND session = :session
+-- step: plain
+DELETE FROM {schema}.usage_row WHERE tenant = :tenant AND session = :session
+-- step: plain
+DELETE FROM {schema}.usage_total WHERE tenant = :tenant AND session = :session
+-- step: plain
+DELETE FROM {schema}.tag WHERE tenant = :tenant AND session = :session
+-- step: plain
+UPDATE {schema}.session SET title = '', leaf = NULL, leaf_session = NULL, leaf_run = NULL,
+  leaf_seq = NULL, leaf_depth = 0, last_seq = :kept_seq, node_count = 0, state_session = NULL,
+  state_revision = NULL, lane_owner = NULL, lane_token = NULL, lane_claimed_at_ms = NULL,
+  lane_expires_at_ms = NULL, origin_leaf = NULL,
+  deleted_at_ms = coalesce(deleted_at_ms, {schema}.now_ms())
+WHERE tenant = :tenant AND session = :session
+-- step: refused
+SELECT EXISTS (SELECT FROM {schema}.session
+  WHERE tenant = :tenant AND session = :session) AS known
+
+-- name: sessions.head
+-- The head, from one row.
+-- mode: read
+-- returns: session, revision, leaf, leaf_session, leaf_run, leaf_seq, depth, node_count, state_session
+-- returns: state_revision
+SELECT session, revision, leaf, leaf_session, leaf_run, leaf_seq, leaf_depth AS depth, node_count,
+  state_session, state_revision
+FROM {schema}.session WHERE tenant = :tenant AND session = :session AND deleted_at_ms IS NULL
+
+-- name: sessions.receipt
+-- The receipt of a committed turn.
+-- mode: read
+-- returns: session, turn, revision, leaf, node_count, at_ms
+SELECT session, turn, revision, leaf, node_count, at_ms FROM {schema}.receipt
+WHERE tenant = :tenant AND session = :session AND turn = :turn
+
+-- name: sessions.fork
+-- Adds a session whose head stands where another one stands, or stood. Nothing is copied.
+-- mode: write
+-- children: tags(name, value)
+-- returns: created
+-- explains: known, deleted, place_ok, retained, target, target_deleted, origin_session
+-- explains: origin_revision, origin_leaf
+-- Differs by necessity: the source and the owner of the place are locked against deletion first,
+-- the newest revision by reading the head after the lock.
+-- step: plain
+SELECT FROM {schema}.session WHERE tenant = :tenant AND session IN (
+  SELECT l.session FROM {schema}.lineage_v1(:tenant, :source) l)
+ORDER BY session FOR KEY SHARE
+-- step: guard
+WITH place AS (
+  SELECT s.revision, s.leaf, s.leaf_session, s.leaf_run, s.leaf_seq, s.leaf_depth, s.state_session,
+    s.state_revision
+  FROM {schema}.session s WHERE :revision::bigint IS NULL AND :node::text IS NULL
+    AND s.tenant = :tenant AND s.session = :source
+  UNION ALL
+  SELECT r.revision, r.leaf, r.leaf_session, r.leaf_run, r.leaf_seq, r.leaf_depth, r.state_session,
+    r.state_revision
+  FROM {schema}.revision r
+  WHERE r.tenant = :tenant AND r.session = :source AND r.revision = :revision::bigint
+  UNION ALL
+  SELECT v.revision, v.node, v.session, v.run, v.seq, v.depth, r.state_session, r.state_revision
+  FROM {schema}.visible_v1(:tenant, :source, :node::text) v
+  JOIN {schema}.revision r
+    ON r.tenant = :tenant AND r.session = v.session AND r.revision = v.revision
+), made AS (
+  INSERT INTO {schema}.session (tenant, session, title, created_at_ms, active_at_ms, active_minute,
+    revision, leaf, leaf_session, leaf_run, leaf_seq, leaf_depth, last_seq, node_count,
+    state_session, state_revision, lane_generation, origin_session, origin_revision, origin_leaf,
+    base_session, base_seq)
+  SELECT :tenant, :session, :title, c.now, c.now, c.now / 60000, 0, p.leaf, p.leaf_session,
+    p.leaf_run, p.leaf_seq, p.leaf_depth, 0, 0, p.state_session, p.state_revision, 0, :source,
+    p.revision, p.leaf, p.leaf_session, p.leaf_seq
+  FROM {schema}.session s CROSS JOIN place p CROSS JOIN (SELECT {schema}.now_ms() AS now) c
+  WHERE s.tenant = :tenant AND s.session = :source AND s.deleted_at_ms IS NULL
+  ON CONFLICT (tenant, session) DO NOTHING
+  RETURNING *
+), first AS (
+  INSERT INTO {schema}.revision (tenant, session, revision, kind, leaf, leaf_session, leaf_run,
+    leaf_seq, leaf_depth, state_session, state_revision, at_ms)
+  SELECT :tenant, :session, 0, 'forked', m.leaf, m.leaf_session, m.leaf_run, m.leaf_seq,
+    m.leaf_depth, m.state_session, m.state_revision, m.created_at_ms
+  FROM made m
+), tagged AS (
+  INSERT INTO {schema}.tag (tenant, session, name, value)
+  SELECT :tenant, :session, x.name, x.value
+  FROM made m CROSS JOIN unnest(:tags.name::text[], :tags.value::text[]) AS x(name, value)
+)
+SELECT 1 AS created FROM made
+-- step: refused
+SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
+  :node::text IS NULL OR EXISTS (
+    SELECT FROM {schema}.visible_v1(:tenant, :source, :node::text)) AS place_ok,
+  CASE WHEN :node::text IS NOT NULL THEN EXISTS (
+      SELECT FROM {schema}.visible_v1(:tenant, :source, :node::text) v
+      JOIN {schema}.revision r
+        ON r.tenant = :tenant AND r.session = v.session AND r.revision = v.revision)
+    WHEN :revision::bigint IS NOT NULL THEN EXISTS (SELECT FROM {schema}.revision r
+      WHERE r.tenant = :tenant AND r.session = :source AND r.revision = :revision::bigint)
+    ELSE true END AS retained,
+  t.session IS NOT NULL AS target, t.deleted_at_ms IS NOT NULL AS target_deleted,
+  t.origin_session, t.origin_revision, t.origin_leaf
+FROM (SELECT 1) one
+LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :source
+LEFT JOIN {schema}.session t ON t.tenant = :tenant AND t.session = :session
+
+-- name: sessions.rewind
+-- Moves a session's own leaf and state to where it stood, as a new revision with a reason.
+-- mode: write
+-- returns: revision, leaf, node_count, at_ms
+-- explains: known, deleted, revision, intent, receipt_revision, receipt_leaf, receipt_node_count
+-- explains: receipt_at_ms, lane_ok, lane_owner, lane_generation, lane_expires_at_ms, place_ok
+-- explains: retained
+-- step: plain
+SELECT FROM {schema}.session WHERE tenant = :tenant AND session = :session FOR NO KEY UPDATE
+-- step: guard
+WITH place AS (
+  SELECT r.leaf, r.leaf_session, r.leaf_run, r.leaf_seq, r.leaf_depth, r.state_session,
+    r.state_revision
+  FROM {schema}.revision r
+  WHERE r.tenant = :tenant AND r.session = :session AND r.revision = :to_revision::bigint
+  UNION ALL
+  SELECT v.node, v.session, v.run, v.seq, v.depth, r.state_session, r.state_revision
+  FROM {schema}.visible_v1(:tenant, :session, :to_node::text) v
+  JOIN {schema}.revision r
+    ON r.tenant = :tenant AND r.session = v.session AND r.revision = v.revision
+)
+SELECT s.revision + 1 AS revision, p.leaf, s.node_count, c.now AS at_ms, p.leaf_session, p.leaf_run,
+  p.leaf_seq, p.leaf_depth, p.state_session, p.state_revision
+FROM {schema}.session s CROSS JOIN place p CROSS JOIN (SELECT {schema}.now_ms() AS now) c
+WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
+  AND (:expected::bigint IS NULL OR s.revision = :expected::bigint)
+  AND s.revision < 9223372036854775807
+  AND CASE WHEN :fence_token::text IS NULL
+      THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= c.now
+      ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token
+        AND s.lane_generation = :fence_generation AND s.lane_expires_at_ms > c.now END
+  AND NOT EXISTS (SELECT FROM {schema}.receipt p WHERE p.tenant = :tenant
+                  AND p.session = :session AND p.turn = :turn)
+-- step: plain
+UPDATE {schema}.session SET revision = :revision, leaf = :leaf, leaf_session = :leaf_session,
+  leaf_run = :leaf_run, leaf_seq = :leaf_seq, leaf_depth = :leaf_depth,
+  state_session = :state_session, state_revision = :state_revision, active_at_ms = :at_ms::bigint,
+  active_minute = :at_ms::bigint / 60000
+WHERE tenant = :tenant AND session = :session
+-- step: plain
+INSERT INTO {schema}.revision (tenant, session, revision, kind, turn, reason, leaf, leaf_session,
+  leaf_run, leaf_seq, leaf_depth, state_session, state_revision, at_ms)
+VALUES (:tenant, :session, :revision, 'rewound', :turn, :reason, :leaf, :leaf_session, :leaf_run,
+  :leaf_seq, :leaf_depth, :state_session, :state_revision, :at_ms)
+-- step: plain
+INSERT INTO {schema}.receipt (tenant, session, turn, intent, revision, leaf, node_count, at_ms)
+VALUES (:tenant, :session, :turn, :intent, :revision, :leaf, :node_count, :at_ms)
+-- step: refused
+SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted, s.revision,
+  p.intent, p.revision AS receipt_revision, p.leaf AS receipt_leaf,
+  p.node_count AS receipt_node_count, p.at_ms AS receipt_at_ms,
+  coalesce(CASE WHEN :fence_token::text IS NULL
+    THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= c.now
+    ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token
+      AND s.lane_generation = :fence_generation AND s.lane_expires_at_ms > c.now END, false)
+    AS lane_ok,
+  s.lane_owner, s.lane_generation, s.lane_expires_at_ms,
+  :to_node::text IS NULL OR EXISTS (
+    SELECT FROM {schema}.visible_v1(:tenant, :session, :to_node::text)) AS place_ok,
+  CASE WHEN :to_node::text IS NOT NULL THEN EXISTS (
+      SELECT FROM {schema}.visible_v1(:tenant, :session, :to_node::text) v
+      JOIN {schema}.revision r
+        ON r.tenant = :tenant AND r.session = v.session AND r.revision = v.revision)
+    ELSE EXISTS (SELECT FROM {schema}.revision r WHERE r.tenant = :tenant
+      AND r.session = :session AND r.revision = :to_revision::bigint) END AS retained
+FROM (SELECT {schema}.now_ms() AS now) c
+LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
+LEFT JOIN {schema}.receipt p ON p.tenant = :tenant AND p.session = :session AND p.turn = :turn
+
+-- name: sessions.revisions
+-- A page of the retained revisions, newest first.
+-- mode: read
+-- returns: session, revision, kind, turn, reason, leaf, depth, state_session, state_revision, at_ms
+SELECT session, revision, kind, turn, reason, leaf, leaf_depth AS depth, state_session,
+  state_revision, at_ms
+FROM {schema}.revision
+WHERE tenant = :tenant AND session = :session AND revision < :before::bigint
+ORDER BY revision DESC LIMIT :limit
+
+-- name: sessions.components
+-- The state of one revision: the name and digest of each component.
+-- mode: read
+-- returns: name, digest
+SELECT name, digest FROM {schema}.component
+WHERE tenant = :tenant AND session = :state_session AND revision = :state_revision ORDER BY name

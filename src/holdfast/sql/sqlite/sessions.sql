@@ -1,0 +1,518 @@
+-- name: sessions.commit
+-- Moves each session by one revision with everything its turn brings.
+-- mode: write
+-- children: nodes(node, kind, body, digest, parent, pos, run_pos, off)
+-- children: runs(run_pos, base_pos, base_run_pos, base_off)
+-- children: state(name, digest), blobs(digest, encoding, size, data), refs(name, digest)
+-- children: usage(ordinal, source, model, input, output, cache_read, cache_write, reasoning, cost_micros, currency)
+-- returns: revision, leaf, node_count, at_ms
+-- explains: known, deleted, revision, intent, receipt_revision, receipt_leaf, receipt_node_count
+-- explains: receipt_at_ms, lane_ok, lane_owner, lane_generation, lane_expires_at_ms
+-- explains: place_ok, clash, missing
+-- Differs by necessity: the write lock is held, so the guard is a plain read and cannot go stale.
+-- step: guard
+WITH RECURSIVE chain(session, upto, level) AS (
+  SELECT session, last_seq, 0 FROM session WHERE tenant = :tenant AND session = :session
+  UNION ALL
+  SELECT p.base_session, p.base_seq, c.level + 1
+  FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
+  WHERE p.base_session IS NOT NULL
+), at(node, session, run, seq, depth) AS (
+  SELECT leaf, leaf_session, leaf_run, leaf_seq, leaf_depth FROM session
+  WHERE :at_leaf AND tenant = :tenant AND session = :session
+  UNION ALL
+  SELECT NULL, NULL, NULL, NULL, 0 WHERE NOT :at_leaf AND :place IS NULL
+  UNION ALL
+  SELECT * FROM (
+    SELECT n.node, n.session, n.run, n.seq, n.depth
+    FROM chain c CROSS JOIN node n INDEXED BY node_id
+      ON n.tenant = :tenant AND n.session = c.session AND n.node = :place
+    WHERE NOT :at_leaf AND :place IS NOT NULL AND n.seq <= c.upto AND n.tombstoned_at_ms IS NULL
+    ORDER BY c.level LIMIT 1)
+)
+SELECT s.revision + 1 AS revision,
+  CASE WHEN :nodes.n > 0 THEN :leaf_node ELSE a.node END AS leaf,
+  s.node_count + :nodes.n AS node_count,
+  :now AS at_ms,
+  CASE WHEN :nodes.n > 0 THEN :session ELSE a.session END AS new_leaf_session,
+  CASE WHEN :nodes.n = 0 THEN a.run
+       WHEN :leaf_run_pos = 1 AND a.session = :session AND a.seq = s.last_seq THEN a.run
+       ELSE s.last_seq + :leaf_run_pos END AS new_leaf_run,
+  CASE WHEN :nodes.n > 0 THEN s.last_seq + :leaf_pos ELSE a.seq END AS new_leaf_seq,
+  CASE WHEN :nodes.n > 0 THEN a.depth + :leaf_off ELSE a.depth END AS new_leaf_depth,
+  a.node AS at_node, a.session AS at_session, a.run AS at_run, a.seq AS at_seq, a.depth AS at_depth,
+  coalesce(a.session = :session AND a.seq = s.last_seq, 0) AS goes_on,
+  CASE WHEN a.session = :session AND a.seq = s.last_seq THEN a.run ELSE s.last_seq + 1 END
+    AS main_run,
+  s.last_seq AS seq_was, s.state_session AS state_session_was, s.state_revision AS state_revision_was,
+  CASE WHEN :state.n > 0 THEN :session ELSE s.state_session END AS new_state_session,
+  CASE WHEN :state.n > 0 THEN s.revision + 1 ELSE s.state_revision END AS new_state_revision
+FROM session s CROSS JOIN at a
+WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
+  AND (:expected IS NULL OR s.revision = :expected) -- guard: cas
+  AND s.revision < 9223372036854775807
+  AND CASE WHEN :fence_token IS NULL
+      THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= :now -- guard: lane-free
+      ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token
+        AND s.lane_generation = :fence_generation AND s.lane_expires_at_ms > :now END -- guard: fence
+  AND NOT EXISTS (SELECT 1 FROM receipt p WHERE p.tenant = :tenant
+                  AND p.session = :session AND p.turn = :turn) -- guard: receipt
+  AND :n_claims = 0 AND :n_attachments = 0
+  AND NOT EXISTS (SELECT 1 FROM chain c CROSS JOIN json_each(:nodes.node) x
+    CROSS JOIN node n INDEXED BY node_id
+      ON n.tenant = :tenant AND n.session = c.session AND n.node = x.value
+    WHERE n.seq <= c.upto) -- guard: node-create-only
+  AND (:refs.n = 0 OR NOT EXISTS (SELECT 1 FROM json_each(:refs.digest) x WHERE NOT EXISTS (
+    SELECT 1 FROM blob b WHERE b.tenant = :tenant AND b.digest = unhex(x.value))))
+-- step: plain
+UPDATE session SET revision = :revision, leaf = :leaf, leaf_session = :new_leaf_session,
+  leaf_run = :new_leaf_run, leaf_seq = :new_leaf_seq, leaf_depth = :new_leaf_depth,
+  last_seq = :seq_was + :nodes.n, node_count = :node_count,
+  state_session = :new_state_session, state_revision = :new_state_revision,
+  active_at_ms = :now, active_minute = :now / 60000,
+  lane_owner = CASE WHEN :release THEN NULL ELSE lane_owner END,
+  lane_token = CASE WHEN :release THEN NULL ELSE lane_token END,
+  lane_claimed_at_ms = CASE WHEN :release THEN NULL ELSE lane_claimed_at_ms END,
+  lane_expires_at_ms = CASE WHEN :release THEN NULL ELSE lane_expires_at_ms END
+WHERE tenant = :tenant AND session = :session
+-- step: each nodes
+INSERT INTO node (tenant, session, seq, node, run, depth, parent, revision, kind, body, digest, at_ms)
+VALUES (:tenant, :session, :seq_was + :nodes.pos, :nodes.node,
+  CASE WHEN :nodes.run_pos = 1 THEN :main_run ELSE :seq_was + :nodes.run_pos END,
+  :at_depth + :nodes.off, coalesce(:nodes.parent, :at_node), :revision, :nodes.kind, :nodes.body,
+  :nodes.digest, :now)
+-- step: each runs
+INSERT INTO run (tenant, session, run, base_session, base_run, base_seq, base_depth)
+SELECT :tenant, :session, :seq_was + :runs.run_pos,
+  CASE WHEN :runs.base_pos = 0 THEN :at_session ELSE :session END,
+  CASE WHEN :runs.base_pos = 0 THEN :at_run WHEN :runs.base_run_pos = 1 THEN :main_run
+       ELSE :seq_was + :runs.base_run_pos END,
+  CASE WHEN :runs.base_pos = 0 THEN :at_seq ELSE :seq_was + :runs.base_pos END,
+  :at_depth + :runs.base_off
+WHERE :runs.run_pos > 1 OR NOT :goes_on
+-- step: each blobs
+INSERT INTO blob (tenant, digest, encoding, size, data)
+VALUES (:tenant, :blobs.digest, :blobs.encoding, :blobs.size, :blobs.data)
+ON CONFLICT (tenant, digest) DO NOTHING
+-- step: when state
+INSERT INTO component (tenant, session, revision, name, digest)
+SELECT :tenant, :session, :revision, o.name, o.digest FROM component o
+WHERE o.tenant = :tenant AND o.session = :state_session_was AND o.revision = :state_revision_was
+  AND o.name NOT IN (SELECT value FROM json_each(:state.name))
+-- step: each state
+INSERT INTO component (tenant, session, revision, name, digest)
+SELECT :tenant, :session, :revision, :state.name, :state.digest WHERE :state.digest IS NOT NULL
+-- step: plain
+INSERT INTO revision (tenant, session, revision, kind, turn, leaf, leaf_session, leaf_run, leaf_seq,
+  leaf_depth, state_session, state_revision, at_ms)
+VALUES (:tenant, :session, :revision, 'turn', :turn, :leaf, :new_leaf_session, :new_leaf_run,
+  :new_leaf_seq, :new_leaf_depth, :new_state_session, :new_state_revision, :now)
+-- step: each usage
+INSERT INTO usage_row (tenant, session, revision, ordinal, turn, at_ms, source, model, input, output,
+  cache_read, cache_write, reasoning, cost_micros, currency)
+VALUES (:tenant, :session, :revision, :usage.ordinal, :turn, :now, :usage.source, :usage.model,
+  :usage.input, :usage.output, :usage.cache_read, :usage.cache_write, :usage.reasoning,
+  :usage.cost_micros, :usage.currency)
+-- step: each usage
+INSERT INTO usage_total (tenant, session, day, source, model, currency, entries, input, output,
+  cache_read, cache_write, reasoning, cost_micros)
+VALUES (:tenant, :session, :now / 86400000, :usage.source, :usage.model, :usage.currency, 1,
+  :usage.input, :usage.output, :usage.cache_read, :usage.cache_write, :usage.reasoning,
+  :usage.cost_micros)
+ON CONFLICT (tenant, session, day, source, model, currency) DO UPDATE SET
+  entries = entries + 1, input = input + excluded.input, output = output + excluded.output,
+  cache_read = cache_read + excluded.cache_read, cache_write = cache_write + excluded.cache_write,
+  reasoning = reasoning + excluded.reasoning, cost_micros = cost_micros + excluded.cost_micros
+-- step: plain
+INSERT INTO receipt (tenant, session, turn, intent, revision, leaf, node_count, at_ms)
+VALUES (:tenant, :session, :turn, :intent, :revision, :leaf, :node_count, :now)
+-- step: refused
+WITH RECURSIVE chain(session, upto, level) AS (
+  SELECT session, last_seq, 0 FROM session WHERE tenant = :tenant AND session = :session
+  UNION ALL
+  SELECT p.base_session, p.base_seq, c.level + 1
+  FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
+  WHERE p.base_session IS NOT NULL
+)
+SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted, s.revision,
+  p.intent, p.revision AS receipt_revision, p.leaf AS receipt_leaf,
+  p.node_count AS receipt_node_count, p.at_ms AS receipt_at_ms,
+  coalesce(CASE WHEN :fence_token IS NULL THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= :now
+    ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token
+      AND s.lane_generation = :fence_generation AND s.lane_expires_at_ms > :now END, 0) AS lane_ok,
+  s.lane_owner, s.lane_generation, s.lane_expires_at_ms,
+  :place IS NULL OR EXISTS (SELECT 1 FROM chain c CROSS JOIN node n INDEXED BY node_id
+    ON n.tenant = :tenant AND n.session = c.session AND n.node = :place
+    WHERE n.seq <= c.upto AND n.tombstoned_at_ms IS NULL) AS place_ok,
+  (SELECT n.node FROM chain c CROSS JOIN json_each(:nodes.node) x
+    CROSS JOIN node n INDEXED BY node_id
+      ON n.tenant = :tenant AND n.session = c.session AND n.node = x.value
+    WHERE n.seq <= c.upto ORDER BY x.key LIMIT 1) AS clash,
+  (SELECT lower(x.value) FROM json_each(:refs.digest) x WHERE NOT EXISTS (
+    SELECT 1 FROM blob b WHERE b.tenant = :tenant AND b.digest = unhex(x.value))
+    ORDER BY x.key LIMIT 1) AS missing
+FROM (SELECT 1)
+LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
+LEFT JOIN receipt p ON p.tenant = :tenant AND p.session = :session AND p.turn = :turn
+
+-- name: sessions.create
+-- Adds the session unless its id is known; answers the catalog row it has afterwards.
+-- mode: write
+-- children: tags(name, value)
+-- returns: created
+-- explains: known, deleted
+-- step: guard
+SELECT 1 AS created WHERE NOT EXISTS (
+  SELECT 1 FROM session WHERE tenant = :tenant AND session = :session)
+-- step: plain
+INSERT INTO session (tenant, session, title, created_at_ms, active_at_ms, active_minute, revision,
+  leaf_depth, last_seq, node_count, lane_generation)
+VALUES (:tenant, :session, :title, :now, :now, :now / 60000, 0, 0, 0, 0, 0)
+-- step: plain
+INSERT INTO revision (tenant, session, revision, kind, leaf_depth, at_ms)
+VALUES (:tenant, :session, 0, 'created', 0, :now)
+-- step: each tags
+INSERT INTO tag (tenant, session, name, value) VALUES (:tenant, :session, :tags.name, :tags.value)
+-- step: refused
+SELECT 1 AS known, deleted_at_ms IS NOT NULL AS deleted FROM session
+WHERE tenant = :tenant AND session = :session
+
+-- name: sessions.get
+-- The catalog entry of one session that is not deleted.
+-- mode: read
+-- returns: session, title, created_at_ms, active_at_ms, revision, leaf, node_count, origin_session
+-- returns: origin_revision, origin_leaf, tags
+SELECT s.session, s.title, s.created_at_ms, s.active_at_ms, s.revision, s.leaf, s.node_count,
+  s.origin_session, s.origin_revision, s.origin_leaf,
+  (SELECT json_group_object(t.name, t.value) FROM tag t
+    WHERE t.tenant = s.tenant AND t.session = s.session) AS tags
+FROM session s WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
+
+-- name: sessions.list_active
+-- A page of the catalog, most recently active minute first.
+-- mode: read
+-- children: tags(name, value)
+-- returns: session, title, created_at_ms, active_at_ms, revision, leaf, node_count, origin_session
+-- returns: origin_revision, origin_leaf, tags, place
+SELECT s.session, s.title, s.created_at_ms, s.active_at_ms, s.revision, s.leaf, s.node_count,
+  s.origin_session, s.origin_revision, s.origin_leaf,
+  (SELECT json_group_object(t.name, t.value) FROM tag t
+    WHERE t.tenant = s.tenant AND t.session = s.session) AS tags,
+  s.active_minute AS place
+FROM session s INDEXED BY session_active
+WHERE s.tenant = :tenant AND s.deleted_at_ms IS NULL
+  AND (s.active_minute, s.session) < (:place, :after)
+  AND s.active_at_ms >= :active_since_ms
+  AND s.active_minute >= :active_since_ms / 60000
+  AND (:forked_from IS NULL OR s.origin_session = :forked_from)
+  AND NOT EXISTS (SELECT 1 FROM json_each(:tags.name) k
+    CROSS JOIN json_each(:tags.value) v ON v.key = k.key WHERE NOT EXISTS (
+      SELECT 1 FROM tag t WHERE t.tenant = s.tenant AND t.session = s.session
+      AND t.name = k.value AND t.value = v.value))
+ORDER BY s.active_minute DESC, s.session DESC LIMIT :limit
+
+-- name: sessions.list_created
+-- A page of the catalog, most recently created first.
+-- mode: read
+-- children: tags(name, value)
+-- returns: session, title, created_at_ms, active_at_ms, revision, leaf, node_count, origin_session
+-- returns: origin_revision, origin_leaf, tags, place
+SELECT s.session, s.title, s.created_at_ms, s.active_at_ms, s.revision, s.leaf, s.node_count,
+  s.origin_session, s.origin_revision, s.origin_leaf,
+  (SELECT json_group_object(t.name, t.value) FROM tag t
+    WHERE t.tenant = s.tenant AND t.session = s.session) AS tags,
+  s.created_at_ms AS place
+FROM session s INDEXED BY session_created
+WHERE s.tenant = :tenant AND s.deleted_at_ms IS NULL
+  AND (s.created_at_ms, s.session) < (:place, :after)
+  AND s.active_at_ms >= :active_since_ms
+  AND (:forked_from IS NULL OR s.origin_session = :forked_from)
+  AND NOT EXISTS (SELECT 1 FROM json_each(:tags.name) k
+    CROSS JOIN json_each(:tags.value) v ON v.key = k.key WHERE NOT EXISTS (
+      SELECT 1 FROM tag t WHERE t.tenant = s.tenant AND t.session = s.session
+      AND t.name = k.value AND t.value = v.value))
+ORDER BY s.created_at_ms DESC, s.session DESC LIMIT :limit
+
+-- name: sessions.update
+-- Renames and tags a session that is not deleted.
+-- mode: write
+-- children: tags(name, value)
+-- returns: updated
+-- explains: known, deleted, tag_count
+-- step: guard
+SELECT 1 AS updated FROM session s
+WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
+  AND :tag_limit >= (SELECT count(*) FROM tag t WHERE t.tenant = :tenant AND t.session = :session
+      AND t.name NOT IN (SELECT value FROM json_each(:tags.name)))
+    + (SELECT count(*) FROM json_each(:tags.value) WHERE value IS NOT NULL)
+-- step: when renames
+UPDATE session SET title = :title WHERE tenant = :tenant AND session = :session
+-- step: each tags
+DELETE FROM tag WHERE tenant = :tenant AND session = :session AND name = :tags.name
+-- step: each tags
+INSERT INTO tag (tenant, session, name, value)
+SELECT :tenant, :session, :tags.name, :tags.value WHERE :tags.value IS NOT NULL
+-- step: refused
+SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
+  (SELECT count(*) FROM tag t WHERE t.tenant = :tenant AND t.session = :session
+      AND t.name NOT IN (SELECT value FROM json_each(:tags.name)))
+    + (SELECT count(*) FROM json_each(:tags.value) WHERE value IS NOT NULL) AS tag_count
+FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
+
+-- name: sessions.delete
+-- Removes what a session owns and no fork needs; its row stays as a tombstone. A deleted session
+-- can be deleted again: that reclaims what its last forks have left.
+-- mode: write
+-- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, base_session
+-- explains: known
+-- step: guard
+WITH kept(seq) AS (
+  SELECT coalesce(max(f.base_seq), 0) FROM session f INDEXED BY session_base
+  WHERE f.tenant = :tenant AND f.base_session = :session
+    AND (f.deleted_at_ms IS NULL OR f.last_seq > 0)
+), doomed(revision) AS (
+  SELECT DISTINCT c.revision FROM component c
+  WHERE c.tenant = :tenant AND c.session = :session AND NOT EXISTS (
+    SELECT 1 FROM revision r INDEXED BY revision_state WHERE r.tenant = :tenant
+    AND r.state_session = :session AND r.state_revision = c.revision AND r.session <> :session
+    AND r.state_session <> r.session)
+)
+SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq, s.base_session,
+  (SELECT count(*) FROM node n WHERE n.tenant = :tenant AND n.session = :session
+    AND n.seq > k.seq) AS nodes,
+  (SELECT count(*) FROM node n WHERE n.tenant = :tenant AND n.session = :session
+    AND n.seq <= k.seq) AS kept_nodes,
+  (SELECT count(*) FROM revision r WHERE r.tenant = :tenant AND r.session = :session) AS revisions,
+  (SELECT count(*) FROM receipt p WHERE p.tenant = :tenant AND p.session = :session) AS receipts,
+  (SELECT count(*) FROM usage_row u WHERE u.tenant = :tenant AND u.session = :session) AS usage,
+  (SELECT count(DISTINCT c.digest) FROM component c WHERE c.tenant = :tenant
+    AND c.session = :session AND c.revision IN (SELECT revision FROM doomed)
+    AND NOT EXISTS (SELECT 1 FROM component o INDEXED BY component_digest WHERE o.tenant = :tenant
+      AND o.digest = c.digest
+      AND NOT (o.session = :session AND o.revision IN (SELECT revision FROM doomed)))) AS blobs,
+  (SELECT json_group_array(revision) FROM doomed) AS doomed
+FROM session s CROSS JOIN kept k WHERE s.tenant = :tenant AND s.session = :session
+  AND (s.deleted_at_ms IS NULL OR s.last_seq > k.seq OR EXISTS (SELECT 1 FROM doomed))
+-- step: plain
+DELETE FROM blob WHERE tenant = :tenant AND digest IN (
+  SELECT c.digest FROM component c WHERE c.tenant = :tenant AND c.session = :session
+    AND c.revision IN (SELECT value FROM json_each(:doomed))
+    AND NOT EXISTS (SELECT 1 FROM component o INDEXED BY component_digest WHERE o.tenant = :tenant
+      AND o.digest = c.digest
+      AND NOT (o.session = :session AND o.revision IN (SELECT value FROM json_each(:doomed)))))
+-- step: plain
+DELETE FROM component WHERE tenant = :tenant AND session = :session
+  AND revision IN (SELECT value FROM json_each(:doomed))
+-- step: plain
+DELETE FROM node WHERE tenant = :tenant AND session = :session AND seq > :kept_seq
+-- step: plain
+DELETE FROM run WHERE tenant = :tenant AND session = :session AND run > :kept_seq
+-- step: plain
+DELETE FROM revision WHERE tenant = :tenant AND session = :session
+-- step: plain
+DELETE FROM receipt WHERE tenant = :tenant AND session = :session
+-- step: plain
+DELETE FROM usage_row WHERE tenant = :tenant AND session = :session
+-- step: plain
+DELETE FROM usage_total WHERE tenant = :tenant AND session = :session
+-- step: plain
+DELETE FROM tag WHERE tenant = :tenant AND session = :session
+-- step: plain
+UPDATE session SET title = '', leaf = NULL, leaf_session = NULL, leaf_run = NULL, leaf_seq = NULL,
+  leaf_depth = 0, last_seq = :kept_seq, node_count = 0, state_session = NULL, state_revision = NULL,
+  lane_owner = NULL, lane_token = NULL, lane_claimed_at_ms = NULL, lane_expires_at_ms = NULL,
+  origin_leaf = NULL, deleted_at_ms = coalesce(deleted_at_ms, :now)
+WHERE tenant = :tenant AND session = :session
+-- step: refused
+SELECT EXISTS (SELECT 1 FROM session WHERE tenant = :tenant AND session = :session) AS known
+
+-- name: sessions.head
+-- The head, from one row.
+-- mode: read
+-- returns: session, revision, leaf, leaf_session, leaf_run, leaf_seq, depth, node_count, state_session
+-- returns: state_revision
+SELECT session, revision, leaf, leaf_session, leaf_run, leaf_seq, leaf_depth AS depth, node_count,
+  state_session, state_revision
+FROM session WHERE tenant = :tenant AND session = :session AND deleted_at_ms IS NULL
+
+-- name: sessions.receipt
+-- The receipt of a committed turn.
+-- mode: read
+-- returns: session, turn, revision, leaf, node_count, at_ms
+SELECT session, turn, revision, leaf, node_count, at_ms FROM receipt
+WHERE tenant = :tenant AND session = :session AND turn = :turn
+
+-- name: sessions.fork
+-- Adds a session whose head stands where another one stands, or stood. Nothing is copied.
+-- mode: write
+-- children: tags(name, value)
+-- returns: created
+-- explains: known, deleted, place_ok, retained, target, target_deleted, origin_session
+-- explains: origin_revision, origin_leaf
+-- step: guard
+WITH RECURSIVE chain(session, upto, level) AS (
+  SELECT session, last_seq, 0 FROM session WHERE tenant = :tenant AND session = :source
+  UNION ALL
+  SELECT p.base_session, p.base_seq, c.level + 1
+  FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
+  WHERE p.base_session IS NOT NULL
+), place AS (
+  SELECT s.revision, s.leaf, s.leaf_session, s.leaf_run, s.leaf_seq, s.leaf_depth, s.state_session,
+    s.state_revision
+  FROM session s WHERE :revision IS NULL AND :node IS NULL
+    AND s.tenant = :tenant AND s.session = :source
+  UNION ALL
+  SELECT r.revision, r.leaf, r.leaf_session, r.leaf_run, r.leaf_seq, r.leaf_depth, r.state_session,
+    r.state_revision
+  FROM revision r WHERE r.tenant = :tenant AND r.session = :source AND r.revision = :revision
+  UNION ALL
+  SELECT * FROM (
+    SELECT n.revision, n.node, n.session, n.run, n.seq, n.depth, r.state_session, r.state_revision
+    FROM chain c
+    CROSS JOIN node n INDEXED BY node_id
+      ON n.tenant = :tenant AND n.session = c.session AND n.node = :node
+    CROSS JOIN revision r ON r.tenant = :tenant AND r.session = n.session AND r.revision = n.revision
+    WHERE n.seq <= c.upto AND n.tombstoned_at_ms IS NULL ORDER BY c.level LIMIT 1)
+)
+SELECT 1 AS created, p.revision AS at_revision, p.leaf, p.leaf_session, p.leaf_run, p.leaf_seq,
+  p.leaf_depth, p.state_session, p.state_revision
+FROM session s CROSS JOIN place p
+WHERE s.tenant = :tenant AND s.session = :source AND s.deleted_at_ms IS NULL
+  AND NOT EXISTS (SELECT 1 FROM session t WHERE t.tenant = :tenant AND t.session = :session)
+-- step: plain
+INSERT INTO session (tenant, session, title, created_at_ms, active_at_ms, active_minute, revision,
+  leaf, leaf_session, leaf_run, leaf_seq, leaf_depth, last_seq, node_count, state_session,
+  state_revision, lane_generation, origin_session, origin_revision, origin_leaf, base_session,
+  base_seq)
+VALUES (:tenant, :session, :title, :now, :now, :now / 60000, 0, :leaf, :leaf_session, :leaf_run,
+  :leaf_seq, :leaf_depth, 0, 0, :state_session, :state_revision, 0, :source, :at_revision, :leaf,
+  :leaf_session, :leaf_seq)
+-- step: plain
+INSERT INTO revision (tenant, session, revision, kind, leaf, leaf_session, leaf_run, leaf_seq,
+  leaf_depth, state_session, state_revision, at_ms)
+VALUES (:tenant, :session, 0, 'forked', :leaf, :leaf_session, :leaf_run, :leaf_seq, :leaf_depth,
+  :state_session, :state_revision, :now)
+-- step: each tags
+INSERT INTO tag (tenant, session, name, value) VALUES (:tenant, :session, :tags.name, :tags.value)
+-- step: refused
+WITH RECURSIVE chain(session, upto, level) AS (
+  SELECT session, last_seq, 0 FROM session WHERE tenant = :tenant AND session = :source
+  UNION ALL
+  SELECT p.base_session, p.base_seq, c.level + 1
+  FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
+  WHERE p.base_session IS NOT NULL
+)
+SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
+  :node IS NULL OR EXISTS (SELECT 1 FROM chain c CROSS JOIN node n INDEXED BY node_id
+    ON n.tenant = :tenant AND n.session = c.session AND n.node = :node
+    WHERE n.seq <= c.upto AND n.tombstoned_at_ms IS NULL) AS place_ok,
+  CASE WHEN :node IS NOT NULL THEN EXISTS (SELECT 1 FROM chain c CROSS JOIN node n INDEXED BY node_id
+      ON n.tenant = :tenant AND n.session = c.session AND n.node = :node
+      CROSS JOIN revision r ON r.tenant = :tenant AND r.session = n.session
+        AND r.revision = n.revision WHERE n.seq <= c.upto)
+    WHEN :revision IS NOT NULL THEN EXISTS (SELECT 1 FROM revision r WHERE r.tenant = :tenant
+      AND r.session = :source AND r.revision = :revision)
+    ELSE 1 END AS retained,
+  t.session IS NOT NULL AS target, t.deleted_at_ms IS NOT NULL AS target_deleted,
+  t.origin_session, t.origin_revision, t.origin_leaf
+FROM (SELECT 1)
+LEFT JOIN session s ON s.tenant = :tenant AND s.session = :source
+LEFT JOIN session t ON t.tenant = :tenant AND t.session = :session
+
+-- name: sessions.rewind
+-- Moves a session's own leaf and state to where it stood, as a new revision with a reason.
+-- mode: write
+-- returns: revision, leaf, node_count, at_ms
+-- explains: known, deleted, revision, intent, receipt_revision, receipt_leaf, receipt_node_count
+-- explains: receipt_at_ms, lane_ok, lane_owner, lane_generation, lane_expires_at_ms, place_ok
+-- explains: retained
+-- step: guard
+WITH RECURSIVE chain(session, upto, level) AS (
+  SELECT session, last_seq, 0 FROM session WHERE tenant = :tenant AND session = :session
+  UNION ALL
+  SELECT p.base_session, p.base_seq, c.level + 1
+  FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
+  WHERE p.base_session IS NOT NULL
+), place AS (
+  SELECT r.leaf, r.leaf_session, r.leaf_run, r.leaf_seq, r.leaf_depth, r.state_session,
+    r.state_revision
+  FROM revision r WHERE r.tenant = :tenant AND r.session = :session AND r.revision = :to_revision
+  UNION ALL
+  SELECT * FROM (
+    SELECT n.node, n.session, n.run, n.seq, n.depth, r.state_session, r.state_revision
+    FROM chain c
+    CROSS JOIN node n INDEXED BY node_id
+      ON n.tenant = :tenant AND n.session = c.session AND n.node = :to_node
+    CROSS JOIN revision r ON r.tenant = :tenant AND r.session = n.session AND r.revision = n.revision
+    WHERE n.seq <= c.upto AND n.tombstoned_at_ms IS NULL ORDER BY c.level LIMIT 1)
+)
+SELECT s.revision + 1 AS revision, p.leaf, s.node_count, :now AS at_ms, p.leaf_session, p.leaf_run,
+  p.leaf_seq, p.leaf_depth, p.state_session, p.state_revision
+FROM session s CROSS JOIN place p
+WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
+  AND (:expected IS NULL OR s.revision = :expected)
+  AND s.revision < 9223372036854775807
+  AND CASE WHEN :fence_token IS NULL
+      THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= :now
+      ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token
+        AND s.lane_generation = :fence_generation AND s.lane_expires_at_ms > :now END
+  AND NOT EXISTS (SELECT 1 FROM receipt p WHERE p.tenant = :tenant
+                  AND p.session = :session AND p.turn = :turn)
+-- step: plain
+UPDATE session SET revision = :revision, leaf = :leaf, leaf_session = :leaf_session,
+  leaf_run = :leaf_run, leaf_seq = :leaf_seq, leaf_depth = :leaf_depth,
+  state_session = :state_session, state_revision = :state_revision, active_at_ms = :now,
+  active_minute = :now / 60000
+WHERE tenant = :tenant AND session = :session
+-- step: plain
+INSERT INTO revision (tenant, session, revision, kind, turn, reason, leaf, leaf_session, leaf_run,
+  leaf_seq, leaf_depth, state_session, state_revision, at_ms)
+VALUES (:tenant, :session, :revision, 'rewound', :turn, :reason, :leaf, :leaf_session, :leaf_run,
+  :leaf_seq, :leaf_depth, :state_session, :state_revision, :now)
+-- step: plain
+INSERT INTO receipt (tenant, session, turn, intent, revision, leaf, node_count, at_ms)
+VALUES (:tenant, :session, :turn, :intent, :revision, :leaf, :node_count, :now)
+-- step: refused
+WITH RECURSIVE chain(session, upto, level) AS (
+  SELECT session, last_seq, 0 FROM session WHERE tenant = :tenant AND session = :session
+  UNION ALL
+  SELECT p.base_session, p.base_seq, c.level + 1
+  FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
+  WHERE p.base_session IS NOT NULL
+)
+SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted, s.revision,
+  p.intent, p.revision AS receipt_revision, p.leaf AS receipt_leaf,
+  p.node_count AS receipt_node_count, p.at_ms AS receipt_at_ms,
+  coalesce(CASE WHEN :fence_token IS NULL THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= :now
+    ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token
+      AND s.lane_generation = :fence_generation AND s.lane_expires_at_ms > :now END, 0) AS lane_ok,
+  s.lane_owner, s.lane_generation, s.lane_expires_at_ms,
+  :to_node IS NULL OR EXISTS (SELECT 1 FROM chain c CROSS JOIN node n INDEXED BY node_id
+    ON n.tenant = :tenant AND n.session = c.session AND n.node = :to_node
+    WHERE n.seq <= c.upto AND n.tombstoned_at_ms IS NULL) AS place_ok,
+  CASE WHEN :to_node IS NOT NULL THEN EXISTS (
+      SELECT 1 FROM chain c CROSS JOIN node n INDEXED BY node_id
+      ON n.tenant = :tenant AND n.session = c.session AND n.node = :to_node
+      CROSS JOIN revision r ON r.tenant = :tenant AND r.session = n.session
+        AND r.revision = n.revision WHERE n.seq <= c.upto)
+    ELSE EXISTS (SELECT 1 FROM revision r WHERE r.tenant = :tenant
+      AND r.session = :session AND r.revision = :to_revision) END AS retained
+FROM (SELECT 1)
+LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
+LEFT JOIN receipt p ON p.tenant = :tenant AND p.session = :session AND p.turn = :turn
+
+-- name: sessions.revisions
+-- A page of the retained revisions, newest first.
+-- mode: read
+-- returns: session, revision, kind, turn, reason, leaf, depth, state_session, state_revision, at_ms
+SELECT session, revision, kind, turn, reason, leaf, leaf_depth AS depth, state_session,
+  state_revision, at_ms
+FROM revision WHERE tenant = :tenant AND session = :session AND revision < :before
+ORDER BY revision DESC LIMIT :limit
+
+-- name: sessions.components
+-- The state of one revision: the name and digest of each component.
+-- mode: read
+-- returns: name, digest
+SELECT name, digest FROM component
+WHERE tenant = :tenant AND session = :state_session AND revision = :state_revision ORDER BY name

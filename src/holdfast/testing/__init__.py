@@ -1,0 +1,1 @@
+"""What is published for tests: the conformance suite, and the pytest plugin that runs it."""
