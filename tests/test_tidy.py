@@ -53,6 +53,7 @@ DATABASE_HOMES = (
     "testing/plugin.py",
     "testing/faults.py",
     "testing/postgres_server.py",
+    "testing/wire.py",
 )
 
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
@@ -162,9 +163,21 @@ def test_sql_is_at_home() -> None:
     require_none(offenders, f"SQL outside {STATEMENT_HOMES}:")
 
 
+def constants(module: ast.Module) -> dict[str, str]:
+    """The strings that a module gives a name."""
+    return {
+        target.id: node.value.value
+        for node in module.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name) and isinstance(node.value.value, str)
+    }
+
+
 def named_statements() -> Iterator[tuple[str, str]]:
     """The name of each `Stmt(…)` in `ops/`, and where it is."""
     for path in sorted((HOUSE / "ops").glob("*.py")):
+        named = constants(tree(path))
         for node in ast.walk(tree(path)):
             if not isinstance(node, ast.Call):
                 continue
@@ -173,8 +186,10 @@ def named_statements() -> Iterator[tuple[str, str]]:
                 continue
             arguments = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "name")]
             for argument in arguments[:1]:
-                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-                    yield argument.value, at(path, node.lineno)
+                if isinstance(argument, ast.Constant):
+                    yield str(argument.value), at(path, node.lineno)
+                elif isinstance(argument, ast.Name) and argument.id in named:
+                    yield named[argument.id], at(path, node.lineno)
 
 
 def test_every_block_is_used_once() -> None:

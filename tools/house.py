@@ -52,7 +52,11 @@ def arrows(rooms: list[str]) -> list[tuple[str, str]]:
     direct: dict[str, set[str]] = {room: set() for room in rooms}
     for module in graph.modules:
         room = module.split(".")[1] if "." in module else ""
-        for imported in graph.find_modules_directly_imported_by(module):
+        seen = graph.find_modules_directly_imported_by(module)
+        if PACKAGE in seen:
+            # Who comes in by the front door sees what the front door shows.
+            seen |= graph.find_modules_directly_imported_by(PACKAGE)
+        for imported in seen:
             other = imported.split(".")[1] if "." in imported else ""
             if room in direct and other in direct and room != other:
                 direct[room].add(other)

@@ -34,13 +34,13 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine and wait for its result. It runs on when the caller is interrupted."""
-        try:
-            with self._lock:
+        with self._lock:
+            try:
                 self._check()
-                future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except BaseException:
-            work.close()
-            raise
+            except BaseException:
+                work.close()
+                raise
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result()
 
     def call(self, function: Callable[..., object], *args: Any) -> None:

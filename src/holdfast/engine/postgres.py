@@ -14,6 +14,7 @@ import os
 import random
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -43,7 +44,7 @@ from holdfast.engine.postgres_errors import (
     translated,
 )
 from holdfast.engine.postgres_merge import Merger
-from holdfast.engine.postgres_open import CONNECT_SECONDS, prepare, unopened
+from holdfast.engine.postgres_open import CONNECT_SECONDS, know_types, prepare, unopened
 from holdfast.engine.postgres_signals import PostgresSignals
 from holdfast.ops.op import Answer, Op, Step
 from holdfast.sql.catalog import Block, CatalogError, catalog
@@ -127,13 +128,14 @@ class PostgresEngine:
         try:
             pool = await asyncpg.create_pool(
                 url,
-                min_size=1,
+                min_size=0,
                 max_size=pool_size,
                 timeout=CONNECT_SECONDS,
                 command_timeout=command_timeout,
                 statement_cache_size=0 if pooler else 1024,
                 max_cacheable_statement_size=0,
                 server_settings={"application_name": "holdfast"} if pooler else _SETTINGS,
+                init=know_types,
                 reset=_no_reset,
             )
         except Exception as failure:
@@ -161,6 +163,8 @@ class PostgresEngine:
     def on(self, connection: Any) -> Engine:
         """An engine that runs steps inside the transaction that is open on `connection`."""
         self._check()
+        if not hasattr(connection, "is_in_transaction"):
+            raise Invalid(field="connection", reason="is not an asyncpg connection")
         return _Borrowed(self, connection)
 
     async def close(self) -> None:
@@ -378,26 +382,31 @@ class _Lease:
             await self._release()
         elif isinstance(failure, Failed):
             if failure.fault in DISCARD:
-                self._connection.terminate()
+                self._discard()
             else:
                 await self._release()
             failure.ambiguous = failure.fault is Fault.LOST and self.ambiguous
         elif isinstance(failure, Exception):
             fault = fault_of(failure)
             if fault in DISCARD:
-                self._connection.terminate()
+                self._discard()
             else:
                 await self._release()
             ambiguous = fault is Fault.LOST and self.ambiguous
             raise Failed(fault, reason_of(failure), ambiguous=ambiguous) from failure
         else:
             # The event loop is ending; the state of the connection is not known.
-            self._connection.terminate()
+            self._discard()
 
     async def _release(self) -> None:
         try:
             await self._pool.release(self._connection)
         except Exception:
+            self._discard()
+
+    def _discard(self) -> None:
+        # The pool has taken back already what the driver has seen closing, and says so.
+        with suppress(asyncpg.InterfaceError):
             self._connection.terminate()
 
 
@@ -536,6 +545,7 @@ class PostgresBlockingEngine:
 
     def close(self) -> None:
         """Finish the operations under way, let go of the database and end the thread."""
-        if not self._thread.stopped:
+        # Another thread may have closed it already, or be about to.
+        with suppress(HandleClosed):
             self._thread.run(self._engine.close())
-            self._thread.stop()
+        self._thread.stop()

@@ -71,6 +71,7 @@ _BY_STATE = {
 }
 _BY_CLASS = {
     "08": Fault.LOST,
+    "0A": Fault.DEFECT,
     "21": Fault.DATA,
     "22": Fault.DATA,
     "23": Fault.DATA,
@@ -78,6 +79,7 @@ _BY_CLASS = {
     "42": Fault.DEFECT,
     "53": Fault.BUSY,
     "54": Fault.DATA,
+    "P0": Fault.DEFECT,
 }
 
 
@@ -98,6 +100,9 @@ class Failed(Exception):
 
 def fault_of(failure: BaseException) -> Fault:
     """Sort an exception of the driver or of the operating system."""
+    if isinstance(failure, (asyncpg.DataError, EncodeError)) and "out of int" in str(failure):
+        # Raised by the driver while it encodes; the server has a code of its own for this.
+        return Fault.OVERFLOW
     if isinstance(failure, asyncpg.InvalidCachedStatementError):
         return Fault.CONFLICT
     state = getattr(failure, "sqlstate", None)
@@ -105,7 +110,7 @@ def fault_of(failure: BaseException) -> Fault:
         # The driver's own errors carry no code; they fall through to what is not known.
         return _BY_STATE.get(state) or _BY_CLASS.get(state[:2], Fault.LOST)
     if isinstance(failure, EncodeError):
-        return Fault.OVERFLOW if "out of int" in str(failure) else Fault.DATA
+        return Fault.DATA
     return Fault.LOST
 
 
@@ -113,9 +118,11 @@ def reason_of(failure: BaseException) -> str:
     """A short text for people, with no value of a connection string in it."""
     state = getattr(failure, "sqlstate", None)
     if isinstance(state, str):
-        return f"{state}: {getattr(failure, 'message', None) or type(failure).__name__}"
+        return f"{state}: {getattr(failure, 'message', None) or str(failure)[:200]}"
     if isinstance(failure, TimeoutError):
         return "no answer in time"
+    if isinstance(failure, EncodeError):
+        return str(failure)[:200]
     if isinstance(failure, OSError) and failure.strerror:
         return failure.strerror
     return type(failure).__name__

@@ -7,6 +7,7 @@ goes wrong is told without the password.
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -24,6 +25,45 @@ from holdfast.engine.postgres_errors import Failed, Fault, fault_of, reason_of, 
 
 CONNECT_SECONDS = 10.0
 OLDEST_SERVER = 140000
+
+# The array types of arguments: their ids are fixed in every server, with those of their elements.
+_ARRAYS = {
+    "bool": (1000, 16),
+    "bytea": (1001, 17),
+    "int2": (1005, 21),
+    "int4": (1007, 23),
+    "text": (1009, 25),
+    "int8": (1016, 20),
+    "float8": (1022, 701),
+}
+
+
+async def know_types(connection: Any) -> None:
+    """Tell a new connection what arrays are, so that the driver need not ask.
+
+    Asking costs each connection three round trips, and it sets `jit` for a moment, which behind a
+    pooler would happen to somebody else's connection. The way to say so is the driver's own and
+    may go away in another version of it; then it asks.
+    """
+    with suppress(AttributeError, TypeError, KeyError):
+        connection._protocol.get_settings().register_data_types(
+            [
+                {
+                    "oid": array,
+                    "ns": "pg_catalog",
+                    "name": f"_{name}",
+                    "kind": b"b",
+                    "basetype": None,
+                    "elemtype": element,
+                    "elemdelim": ",",
+                    "range_subtype": None,
+                    "attrtypoids": None,
+                    "attrnames": None,
+                    "elemtype_name": name,
+                }
+                for name, (array, element) in _ARRAYS.items()
+            ]
+        )
 
 
 async def prepare(url: str, schema: str | None, *, migrate: bool, allow_unsafe: bool) -> None:

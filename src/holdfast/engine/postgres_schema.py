@@ -79,9 +79,14 @@ async def structure(connection: Any, schema: str) -> dict[str, str]:
             for row in await connection.fetch(query, schema):
                 definition = row["definition"]
                 if row["body"] is not None:
-                    digest = hashlib.md5(_bare(row["body"], schema).encode(), usedforsecurity=False)
+                    # A body is the text of the migration, where the name is always quoted.
+                    body = row["body"].replace(f"{_quoted(schema)}.", "")
+                    digest = hashlib.md5(body.encode(), usedforsecurity=False)
                     definition = f"{definition} body {digest.hexdigest()}"
-                found[_bare(row["object"], schema)] = _bare(definition, schema)
+                name = row["object"]
+                if name.startswith("function "):
+                    name = _bare(name, schema)
+                found[name] = _bare(definition, schema)
         await connection.execute("SELECT set_config('search_path', $1, true)", path)
     return found
 

@@ -18,10 +18,11 @@ from typing import Any
 
 import asyncpg
 
+from holdfast.engine.postgres_open import CONNECT_SECONDS, know_types
+
 INTERVAL_SECONDS = 0.005
 PAYLOAD_BYTES = 7900
 MAX_TOPICS = 10_000
-CONNECT_SECONDS = 10.0
 PROBE_SECONDS = 30.0
 LONGEST_DELAY_SECONDS = 5.0
 
@@ -136,10 +137,9 @@ class PostgresSignals:
         """Send the topics collected so far, and go on while new ones come in."""
         try:
             while self._pending:
-                if not self._closed:
-                    await asyncio.sleep(INTERVAL_SECONDS)
                 topics, self._pending = list(self._pending), {}
                 await self._notify(self._payloads(topics))
+                await asyncio.sleep(INTERVAL_SECONDS)
         finally:
             self._publisher = None
 
@@ -227,10 +227,12 @@ class PostgresSignals:
 
 
 async def _connect(url: str) -> Any:
-    return await asyncpg.connect(
+    connection = await asyncpg.connect(
         url,
         timeout=CONNECT_SECONDS,
         command_timeout=CONNECT_SECONDS,
         statement_cache_size=0,
         server_settings={"application_name": "holdfast signals"},
     )
+    await know_types(connection)
+    return connection

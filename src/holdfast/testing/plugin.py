@@ -29,6 +29,7 @@ from typing import Any, cast
 
 import pytest
 
+import holdfast
 from holdfast.contract.stores import Store
 from holdfast.testing.async_over import AsyncOver
 from holdfast.testing.postgres_server import (
@@ -48,8 +49,7 @@ LAWS = "holdfast.testing.conformance"
 LAW_FILES = "law_*.py"
 # As many blocking calls of one test run at a time: enough for the races, on a machine of any size.
 BLOCKING_THREADS = 32
-# A killed server process loses nothing that it had written; only a power cut asks for more.
-SERVER_SETTINGS = {"fsync": "off", "max_connections": "200"}
+SERVER_SETTINGS = {"max_connections": "200"}
 
 pytest.register_assert_rewrite(LAWS)
 
@@ -138,15 +138,11 @@ class Servers:
 
 
 def _opener(url: str, *, blocking: bool) -> Factory:
-    # The entry points are looked up when a store is opened, so that a broken one fails its tests
-    # and not the loading of this plugin.
-    entry: Any = importlib.import_module("holdfast")
-
     async def open_async(tenant: str) -> Store:
-        return cast(Store, await entry.open(url, tenant=tenant))
+        return await holdfast.open(url, tenant=tenant)
 
     async def open_blocking(tenant: str) -> Store:
-        store = await asyncio.to_thread(entry.open_sync, url, tenant=tenant)
+        store = await asyncio.to_thread(holdfast.open_sync, url, tenant=tenant)
         return cast(Store, AsyncOver(store))
 
     return open_blocking if blocking else open_async

@@ -12,7 +12,3 @@ docstrings. A law is given a `kit` (see `holdfast.testing.conformance.kit`) and 
 knows the contract and no implementation. Laws that were considered and not adopted are listed with
 the reason in `not_adopted.py`.
 """
-
-import pytest
-
-pytest.register_assert_rewrite("holdfast.testing.conformance.kit")

@@ -8,6 +8,7 @@ nodes of the turn. So the nodes of a session are trees, never cycles, and no par
 from __future__ import annotations
 
 import pytest
+from msgspec import UNSET, UnsetType
 
 from holdfast.contract.errors import Invalid, NodeCollision, NodeUnknown
 from holdfast.contract.records import NewNode, Node, Turn
@@ -19,9 +20,9 @@ async def nodes_of(store: Store, session: str) -> dict[str, Node]:
     return {node.id: node for node in (await store.history.graph(session)).items}
 
 
-def said(node: str, **more: str | None) -> NewNode:
-    """A node whose body is its id; `parent` as given."""
-    return NewNode(id=node, body=node, **more)  # type: ignore[arg-type]
+def said(node: str, parent: str | UnsetType | None = UNSET) -> NewNode:
+    """A node whose body is its id."""
+    return NewNode(id=node, body=node, parent=parent)
 
 
 async def test_law_018_nodes_are_read_back_as_they_were_stored(kit: Kit) -> None:
@@ -224,8 +225,8 @@ async def test_law_n03_a_turn_may_branch_within_itself(kit: Kit) -> None:
 
 
 async def test_law_n04_a_turn_extends_one_place_only(kit: Kit) -> None:
-    """Several nodes of a turn may hang on the place it extends, be that a node or the root; naming a
-    second stored node is Invalid, and nothing changes. (n04)"""
+    """Several nodes of a turn may hang on the place it extends, be that a node or the root; naming
+    a second stored node is Invalid, and nothing changes. (n04)"""
     async with kit.open() as store:
         await grow(store, "s", "a", "b")
         siblings = [said("x", parent="a"), said("y", parent="a"), said("z", parent="x")]

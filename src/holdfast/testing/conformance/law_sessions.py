@@ -302,8 +302,8 @@ async def test_law_046_another_handle_reads_what_one_handle_wrote(kit: Kit) -> N
 
 
 async def test_law_s01_a_fresh_session_has_revision_zero(kit: Kit) -> None:
-    """A fresh session has revision 0, no leaf, an empty path, no state and free lane; its history
-    of heads has one entry, of kind "created". (s01)"""
+    """A fresh session has revision 0, no leaf, an empty path, no state and a free lane; its
+    history of heads has one entry, of kind "created". (s01)"""
     async with kit.open() as store:
         info = (await store.sessions.create("s")).session
         assert await store.sessions.head("s") == Head(

@@ -1,0 +1,304 @@
+"""The SQLite engine: one writer thread with group commit, and a pool of query-only readers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, NoReturn, TypeVar
+
+import apsw
+
+from holdfast.contract.errors import (
+    HandleClosed,
+    Invalid,
+    NotSupported,
+    StoreReadOnly,
+    WrongProcess,
+)
+from holdfast.engine import sqlite_schema
+from holdfast.engine.drive import drive
+from holdfast.engine.sqlite_errors import translate
+from holdfast.engine.sqlite_run import Script, run_step, scripts
+from holdfast.engine.sqlite_writer import Failed, Job, Writer
+from holdfast.ops.op import Answer, Op, Step
+
+T = TypeVar("T")
+MEMORY = ":memory:"
+
+
+def wall_clock_ms() -> int:
+    """The clock of the machine; a store takes another one where it is opened."""
+    return time.time_ns() // 1_000_000
+
+
+class _Readers:
+    """Query-only connections, made when wanted. Each read is one snapshot."""
+
+    def __init__(
+        self,
+        path: str,
+        connect: Callable[[], apsw.Connection],
+        book: dict[str, Script],
+        clock: Callable[[], int],
+        size: int,
+    ) -> None:
+        self._path = path
+        self._connect = connect
+        self._book = book
+        self._clock = clock
+        self._idle: queue.LifoQueue[apsw.Connection | None] = queue.LifoQueue()
+        for _ in range(size):
+            self._idle.put(None)
+        self._size = size
+        self.threads = ThreadPoolExecutor(size, thread_name_prefix="holdfast-reader")
+
+    def run(self, op: Callable[..., Op[T]], args: tuple[Any, ...]) -> T:
+        """Run a reading operation on one snapshot, on the calling thread."""
+        connection = self._idle.get()
+        try:
+            if connection is None:
+                connection = self._connect()
+            return self._snapshot(connection, op, args)
+        except Exception as failure:
+            if connection is not None and not isinstance(failure, apsw.Error):
+                raise translate(failure, self._path) from failure
+            if connection is not None:
+                connection.close()
+                connection = None
+            raise translate(failure, self._path) from failure
+        finally:
+            self._idle.put(connection)
+
+    def _snapshot(
+        self, connection: apsw.Connection, op: Callable[..., Op[T]], args: tuple[Any, ...]
+    ) -> T:
+        now = self._clock()
+        connection.execute("BEGIN")
+        try:
+
+            def run(step: Step) -> Answer:
+                return run_step(connection, self._book, step, now)
+
+            return drive(op(*args), run)
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Wait for the readers under way, then close every connection."""
+        self.threads.shutdown(wait=True)
+        for _ in range(self._size):
+            connection = self._idle.get()
+            if connection is not None:
+                connection.close()
+
+
+class SqliteCore:
+    """What both colours share: the writer, the readers, and the rules of a handle."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        clock: Callable[[], int] | None = None,
+        synchronous: str = "full",
+        readers: int = 4,
+        read_only: bool = False,
+        migrate: bool = True,
+        max_group: int = 64,
+        max_group_seconds: float = 0.05,
+        allow_network: bool = False,
+    ) -> None:
+        if synchronous not in sqlite_schema.SYNCHRONOUS:
+            raise Invalid(field="synchronous", reason="it is 'full' or 'normal'")
+        self.path = path
+        self._clock = clock or wall_clock_ms
+        self._pid = os.getpid()
+        self._closed = False
+        self._close_gate = threading.Lock()
+        self._book = scripts()
+        memory = path == MEMORY
+        if not memory and not allow_network:
+            sqlite_schema.refuse_network(path)
+        read_only = read_only or (os.path.exists(path) and not os.access(path, os.W_OK))
+
+        def connect(query_only: bool = False) -> apsw.Connection:
+            return sqlite_schema.connect(
+                path, read_only=read_only, synchronous=synchronous, query_only=query_only
+            )
+
+        def connect_writer() -> apsw.Connection:
+            connection = connect()
+            sqlite_schema.become_wal(connection)
+            return connection
+
+        self.writer: Writer | None = None
+        self._readers: _Readers | None = None
+        if memory:
+            self._prepare_memory(connect_writer, max_group, max_group_seconds)
+            return
+        self._prepare_file(connect, read_only, migrate)
+        if not read_only:
+            self.writer = Writer(
+                path,
+                connect_writer,
+                self._book,
+                self._clock,
+                max_group=max_group,
+                max_group_seconds=max_group_seconds,
+            )
+        self._readers = _Readers(path, lambda: connect(True), self._book, self._clock, readers)
+
+    def _prepare_memory(
+        self, connect: Callable[[], apsw.Connection], max_group: int, seconds: float
+    ) -> None:
+        """A database in memory has one connection, so its reads go through the writer too."""
+
+        def connect_and_migrate() -> apsw.Connection:
+            connection = connect()
+            sqlite_schema.apply(connection, self._clock)
+            return connection
+
+        self.writer = Writer(
+            MEMORY,
+            connect_and_migrate,
+            self._book,
+            self._clock,
+            max_group=max_group,
+            max_group_seconds=seconds,
+        )
+
+    def _prepare_file(
+        self, connect: Callable[[], apsw.Connection], read_only: bool, migrate: bool
+    ) -> None:
+        try:
+            connection = connect()
+        except apsw.Error as failure:
+            raise translate(failure, self.path) from failure
+        try:
+            status = sqlite_schema.status(connection)
+            status.require_usable(migrate=migrate and not read_only)
+            if status.pending:
+                sqlite_schema.become_wal(connection)
+                status = sqlite_schema.apply(connection, self._clock)
+                status.require_usable(migrate=False)
+        except apsw.Error as failure:
+            raise translate(failure, self.path) from failure
+        finally:
+            connection.close()
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise WrongProcess(opened_in=self._pid, used_in=os.getpid())
+        if self._closed:
+            raise HandleClosed()
+
+    def _require_writer(self) -> Writer:
+        self._check()
+        if self.writer is None:
+            raise StoreReadOnly(reason="it was opened read-only")
+        return self.writer
+
+    def on(self, connection: object) -> NoReturn:
+        """A file has one writer, and it is ours: there is no caller's transaction to join."""
+        raise NotSupported(
+            what="store.on(connection)", reason="a SQLite store writes through its own connection"
+        )
+
+    def _shut(self) -> None:
+        with self._close_gate:
+            if self._closed:
+                return
+            self._closed = True
+        if self._pid != os.getpid():
+            return
+        if self._readers is not None:
+            self._readers.close()
+        if self.writer is not None:
+            self.writer.close()
+
+
+class SqliteBlockingEngine(SqliteCore):
+    """The engine for blocking callers: a writer's caller waits for the writer thread itself."""
+
+    def read(self, op: Callable[..., Op[T]], *args: Any) -> T:
+        """Run a reading operation on the calling thread."""
+        self._check()
+        if self._readers is None:
+            return self.write(op, *args)
+        return self._readers.run(op, args)
+
+    def write(self, op: Callable[..., Op[T]], *args: Any) -> T:
+        """Run a writing operation; a signal does not take the caller away before the outcome."""
+        writer = self._require_writer()
+        done = threading.Event()
+        job = Job(op, args, lambda _: done.set())
+        writer.submit(job)
+        interrupted: BaseException | None = None
+        while not done.is_set():
+            try:
+                done.wait()
+            except BaseException as signal:
+                interrupted = signal
+        if interrupted is not None:
+            raise interrupted
+        if isinstance(job.value, Failed):
+            raise job.value.error
+        value: T = job.value
+        return value
+
+    def close(self) -> None:
+        """Finish what is under way, then let go of the file."""
+        self._shut()
+
+
+class SqliteEngine(SqliteCore):
+    """The engine for async callers, from any event loop."""
+
+    async def read(self, op: Callable[..., Op[T]], *args: Any) -> T:
+        """Run a reading operation on a reader thread."""
+        self._check()
+        if self._readers is None:
+            return await self.write(op, *args)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers.threads, self._readers.run, op, args)
+
+    async def write(self, op: Callable[..., Op[T]], *args: Any) -> T:
+        """Run a writing operation. A cancelled caller is cancelled after the outcome is known."""
+        writer = self._require_writer()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def deliver(job: Job) -> None:
+            with suppress(RuntimeError):  # The caller's loop is gone, and nobody waits.
+                loop.call_soon_threadsafe(_arrive, done)
+
+        job = Job(op, args, deliver)
+        writer.submit(job)
+        cancelled: asyncio.CancelledError | None = None
+        while not done.done():
+            try:
+                await asyncio.shield(done)
+            except asyncio.CancelledError as cancel:
+                cancelled = cancel
+        if cancelled is not None:
+            raise cancelled
+        if isinstance(job.value, Failed):
+            raise job.value.error
+        value: T = job.value
+        return value
+
+    async def close(self) -> None:
+        """Finish what is under way, then let go of the file."""
+        await asyncio.get_running_loop().run_in_executor(None, self._shut)
+
+
+def _arrive(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

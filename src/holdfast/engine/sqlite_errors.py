@@ -1,0 +1,56 @@
+"""What SQLite says becomes a typed error here, and says whose turn it is to act."""
+
+from __future__ import annotations
+
+import errno
+
+import apsw
+
+from holdfast.contract.errors import (
+    Corrupt,
+    CounterOverflow,
+    ForeignDatabase,
+    HoldfastError,
+    StoreBusy,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnreachable,
+)
+
+NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+
+
+def translate(failure: BaseException, path: str, system_errno: int = 0) -> HoldfastError:
+    """The typed error for what the driver raised, when nothing was committed."""
+    reason = f"{type(failure).__name__}: {failure}"
+    if isinstance(failure, HoldfastError):
+        return failure
+    if isinstance(failure, apsw.FullError):
+        return StoreFull(reason=reason)
+    if isinstance(failure, apsw.IOError):
+        written = getattr(failure, "extendedresult", 0) == apsw.SQLITE_IOERR_WRITE
+        if written or system_errno in NO_ROOM:
+            return StoreFull(reason=reason)
+        return StoreUnreachable(reason=reason)
+    if isinstance(failure, apsw.ReadOnlyError):
+        return StoreReadOnly(reason=reason)
+    if isinstance(failure, apsw.NotADBError):
+        return ForeignDatabase(found="a file that is no database", expected="a holdfast store")
+    if isinstance(failure, apsw.CorruptError):
+        return Corrupt(table="database", key=path, reason=reason)
+    if isinstance(failure, apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError):
+        return StoreUnreachable(reason=reason)
+    datatype = getattr(failure, "extendedresult", 0) == apsw.SQLITE_CONSTRAINT_DATATYPE
+    if (isinstance(failure, apsw.ConstraintError) and datatype) or "integer overflow" in reason:
+        return CounterOverflow(counter="total", key=str(failure))
+    if isinstance(failure, apsw.ConstraintError):
+        return Corrupt(table="database", key=path, reason=f"a guard missed a rival: {reason}")
+    if isinstance(failure, apsw.SchemaChangeError):
+        return StoreBusy(reason=reason)
+    if isinstance(failure, apsw.BusyError | apsw.LockedError | apsw.InterruptError):
+        return StoreBusy(reason=reason)
+    if isinstance(failure, apsw.NoMemError | MemoryError):
+        return StoreBusy(reason=reason)
+    if isinstance(failure, apsw.SQLError):
+        return Corrupt(table="database", key=path, reason=reason)
+    return StoreUnreachable(reason=reason)

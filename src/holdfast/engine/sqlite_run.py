@@ -1,0 +1,164 @@
+"""Blocks become scripts of prepared texts with binders here, and a connection runs them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast.ops.op import Answer, Step
+from holdfast.sql.catalog import Block, Part, catalog, placed
+
+Bind = Callable[[Mapping[str, Any]], tuple[Any, ...]]
+_json = msgspec.json.Encoder()
+NOTHING: tuple[Any, ...] = ()
+
+
+def _column(child: str, index: int) -> Callable[[Mapping[str, Any]], str]:
+    """A whole column of children, as the JSON array that json_each reads; bytes are hex."""
+
+    def read(params: Mapping[str, Any]) -> str:
+        values = [row[index] for row in params[child]]
+        plain = [value.hex() if isinstance(value, bytes) else value for value in values]
+        return _json.encode(plain).decode()
+
+    return read
+
+
+def _count(child: str) -> Callable[[Mapping[str, Any]], int]:
+    def read(params: Mapping[str, Any]) -> int:
+        return len(params[child])
+
+    return read
+
+
+class CompiledPart:
+    """One part of a script: its text, how its values are bound, and its column names."""
+
+    __slots__ = ("_order", "bind", "child", "child_bind", "kind", "names", "subject", "text")
+
+    def __init__(self, block: Block, part: Part) -> None:
+        self.kind = part.kind
+        self.subject = part.subject
+        self.child = part.subject if part.kind == "each" else ""
+        self.names: tuple[str, ...] = ()
+        self._order: dict[tuple[str, ...], Callable[[Sequence[Any]], tuple[Any, ...]]] = {}
+        base: list[str] = []
+        own: list[int] = []
+        for value in part.values:
+            child, _, column = value.partition(".")
+            if self.child and child == self.child and column != "n":
+                own.append(block.columns[child].index(column))
+            else:
+                base.append(value)
+        place: dict[str, str] = {}
+        for number, value in enumerate(base, 1):
+            place[value] = f"?{number}"
+        for number, index in enumerate(own, len(base) + 1):
+            place[f"{self.child}.{block.columns[self.child][index]}"] = f"?{number}"
+        self.text = placed(part, place)
+        self.bind = _binder(block, base)
+        self.child_bind = _picker(own)
+
+    def pick(self, wanted: tuple[str, ...], row: Sequence[Any]) -> tuple[Any, ...]:
+        """The wanted columns of a row, in their order."""
+        order = self._order.get(wanted)
+        if order is None:
+            order = _picker([self.names.index(name) for name in wanted])
+            self._order[wanted] = order
+        return order(row)
+
+
+def _picker(indexes: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    if not indexes:
+        return lambda row: NOTHING
+    if len(indexes) == 1:
+        only = indexes[0]
+        return lambda row: (row[only],)
+    return operator.itemgetter(*indexes)
+
+
+def _binder(block: Block, values: list[str]) -> Bind:
+    if not any("." in value for value in values):
+        if not values:
+            return lambda params: NOTHING
+        if len(values) == 1:
+            only = values[0]
+            return lambda params: (params[only],)
+        return operator.itemgetter(*values)
+    readers: list[Callable[[Mapping[str, Any]], Any]] = []
+    for value in values:
+        child, dot, column = value.partition(".")
+        if not dot:
+            readers.append(operator.itemgetter(value))
+        elif column == "n":
+            readers.append(_count(child))
+        else:
+            readers.append(_column(child, block.columns[child].index(column)))
+    return lambda params: tuple(read(params) for read in readers)
+
+
+class Script:
+    """A block, ready to run."""
+
+    __slots__ = ("explains", "guard", "name", "parts", "refused", "returns")
+
+    def __init__(self, block: Block) -> None:
+        self.name = block.name
+        self.parts = [CompiledPart(block, part) for part in block.parts]
+        self.refused = CompiledPart(block, block.refused) if block.refused else None
+        self.returns = block.signature.returns
+        self.explains = block.signature.explains
+
+
+def scripts() -> dict[str, Script]:
+    """All scripts of the dialect by name."""
+    return {name: Script(block) for name, block in catalog("sqlite").items()}
+
+
+def _rows(
+    connection: apsw.Connection, part: CompiledPart, params: Mapping[str, Any]
+) -> list[Any]:
+    cursor = connection.execute(part.text, part.bind(params))
+    if not part.names:
+        try:
+            part.names = tuple(column[0] for column in cursor.get_description())
+        except apsw.ExecutionCompleteError:
+            return []
+    return cursor.fetchall()
+
+
+def run_step(
+    connection: apsw.Connection, book: Mapping[str, Script], step: Step, now: int
+) -> Answer:
+    """Run one step on a connection that is in a transaction."""
+    script = book[step.stmt.name]
+    params: dict[str, Any] = {**step.params, "now": now}
+    rows: list[Any] = []
+    for part in script.parts:
+        kind = part.kind
+        if kind == "each":
+            children = params[part.child]
+            if children:
+                base = part.bind(params)
+                bind = part.child_bind
+                connection.executemany(part.text, [base + bind(row) for row in children])
+        elif kind == "plain":
+            connection.execute(part.text, part.bind(params))
+        elif kind == "when":
+            if params[part.subject]:
+                connection.execute(part.text, part.bind(params))
+        else:
+            found = _rows(connection, part, params)
+            if kind == "guard":
+                if not found:
+                    why = script.refused
+                    assert why is not None
+                    facts = _rows(connection, why, params)
+                    return Answer([why.pick(script.explains, row) for row in facts], True)
+                params.update(zip(part.names, found[0], strict=True))
+            rows = [part.pick(script.returns, row) for row in found]
+    return Answer(rows, False)

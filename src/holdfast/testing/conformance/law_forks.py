@@ -1,0 +1,437 @@
+"""Forks: new sessions that begin where another one stands, or stood.
+
+A fork copies nothing: it sees the nodes its origin had stored, starts with that leaf and that
+state, and goes its own way. Neither changes the other any more.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.contract.errors import (
+    Invalid,
+    NodeCollision,
+    NodeUnknown,
+    NotRetained,
+    SessionDeleted,
+    SessionExists,
+    SessionUnknown,
+)
+from holdfast.contract.records import Head, NewNode, Origin, Turn, Usage
+from holdfast.contract.stores import Store
+from holdfast.testing.conformance.kit import (
+    Kit,
+    all_pages,
+    graph,
+    grow,
+    ids,
+    path,
+    picture,
+    refused,
+    works,
+)
+
+
+async def three_turns(store: Store, session: str = "source") -> None:
+    """A session of three turns: nodes a, b, c, and state that changes with each."""
+    await store.sessions.create(session)
+    for number, node in enumerate("abc", 1):
+        await store.sessions.commit(
+            Turn(
+                session=session,
+                turn=f"t-{node}",
+                nodes=[NewNode(id=node, body=node)],
+                state={"agent": str(number).encode(), f"only-{node}": b"x"},
+            )
+        )
+
+
+async def state(store: Store, session: str) -> dict[str, bytes]:
+    history = await store.history.load(session)
+    assert history is not None
+    return history.state
+
+
+async def test_law_f01_a_fork_begins_where_its_origin_stands(kit: Kit) -> None:
+    """A fork begins with the leaf, the path and the state of its origin, and says where it comes
+    from. It has a title and tags of its own, revision 0, and no nodes of its own. (f01)"""
+    async with kit.open() as store:
+        await three_turns(store)
+        made = await store.sessions.fork("source", "fork", title="Again", tags={"user": "ada"})
+        assert made.created is True
+        info = made.session
+        assert (info.session, info.title, info.tags) == ("fork", "Again", {"user": "ada"})
+        assert (info.revision, info.leaf, info.node_count) == (0, "c", 0)
+        assert info.forked_from == Origin(session="source", revision=3, leaf="c")
+        assert await store.sessions.get("fork") == info
+        head = await store.sessions.head("fork")
+        source = await store.sessions.head("source")
+        assert head is not None
+        assert source is not None
+        assert head == Head(
+            session="fork", revision=0, leaf="c", depth=3, node_count=0, state=head.state
+        )
+        assert await path(store, "fork") == ["a", "b", "c"]
+        assert await graph(store, "fork") == ["a", "b", "c"]
+        wanted = {"agent": b"3", "only-a": b"x", "only-b": b"x", "only-c": b"x"}
+        assert await state(store, "fork") == wanted
+        (row,) = (await store.sessions.revisions("fork")).items
+        assert (row.revision, row.kind, row.turn, row.leaf) == (0, "forked", None, "c")
+        assert (row.depth, row.state) == (3, head.state)
+
+
+async def test_law_f02_a_fork_begins_at_an_earlier_revision(kit: Kit) -> None:
+    """A fork from an earlier revision has the leaf, the path and the state of that revision, and
+    sees nothing that was stored later. (f02)"""
+    async with kit.open() as store:
+        await three_turns(store)
+        made = await store.sessions.fork("source", "fork", revision=2)
+        assert made.session.forked_from == Origin(session="source", revision=2, leaf="b")
+        assert await path(store, "fork") == ["a", "b"]
+        assert await graph(store, "fork") == ["a", "b"]
+        assert await store.history.node("fork", "c") is None
+        assert await path(store, "fork", leaf="c") == []
+        assert await state(store, "fork") == {"agent": b"2", "only-a": b"x", "only-b": b"x"}
+        empty = await store.sessions.fork("source", "empty", revision=0)
+        assert empty.session.forked_from == Origin(session="source", revision=0, leaf=None)
+        assert await path(store, "empty") == []
+        assert await graph(store, "empty") == []
+        assert await state(store, "empty") == {}
+        await works(store, "empty")
+        await works(store, "fork")
+
+
+async def test_law_f03_a_fork_begins_at_a_node(kit: Kit) -> None:
+    """A fork from a node has that node as its leaf, its path, and the state of the revision that
+    stored it, on whatever branch it is. (f03)"""
+    async with kit.open() as store:
+        await three_turns(store)
+        made = await store.sessions.fork("source", "fork", node="b")
+        assert made.session.forked_from == Origin(session="source", revision=2, leaf="b")
+        assert await path(store, "fork") == ["a", "b"]
+        assert await state(store, "fork") == {"agent": b"2", "only-a": b"x", "only-b": b"x"}
+        branch = [NewNode(id="x", body="x", parent="a"), NewNode(id="y", body="y")]
+        await store.sessions.commit(Turn(session="source", turn="side", nodes=branch))
+        await store.sessions.commit(Turn(session="source", turn="back", leaf="c"))
+        await store.sessions.fork("source", "side", node="x")
+        assert await path(store, "side") == ["a", "x"]
+        await grow(store, "side", "z")
+        assert await path(store, "side") == ["a", "x", "z"]
+        assert await path(store, "source") == ["a", "b", "c"]
+
+
+async def test_law_f04_a_fork_and_its_origin_go_their_own_ways(kit: Kit) -> None:
+    """After a fork neither session changes the other: nodes, state, leaf, title, tags and usage are
+    each session's own. (f04)"""
+    async with kit.open() as store:
+        await three_turns(store)
+        await store.sessions.fork("source", "fork")
+        before = await picture(store, "source")
+        await store.sessions.update("fork", title="Mine", tags={"mine": "yes"})
+        await store.sessions.commit(
+            Turn(
+                session="fork",
+                turn="t",
+                nodes=[NewNode(id="f", body="f")],
+                state={"agent": b"fork", "only-a": None},
+                usage=[Usage(model="m", input=1)],
+            )
+        )
+        assert await picture(store, "source") == before
+        before = await picture(store, "fork")
+        await grow(store, "source", "d")
+        await store.sessions.commit(Turn(session="source", turn="s", state={"agent": b"source"}))
+        await store.sessions.update("source", title="Theirs")
+        assert await picture(store, "fork") == before
+        assert await path(store, "source") == ["a", "b", "c", "d"]
+        assert await path(store, "fork") == ["a", "b", "c", "f"]
+        assert await store.history.node("fork", "d") is None
+        assert await store.history.node("source", "f") is None
+        assert (await state(store, "fork"))["agent"] == b"fork"
+        assert (await state(store, "source"))["agent"] == b"source"
+
+
+async def test_law_f05_a_fork_inherits_no_usage_receipts_or_lane(kit: Kit) -> None:
+    """A fork inherits no usage, no receipts and no lane: a turn id of its origin is free in it, and
+    it may be written to while somebody works on its origin. (f05)"""
+    async with kit.open() as store:
+        await store.sessions.create("source")
+        turn = Turn(
+            session="source",
+            turn="t",
+            nodes=[NewNode(id="a", body="a")],
+            usage=[Usage(model="m", input=5)],
+        )
+        await store.sessions.commit(turn)
+        await store.lanes.claim("source", "worker")
+        await store.sessions.fork("source", "fork")
+        assert await store.sessions.receipt("fork", "t") is None
+        assert await store.usage.totals(session="fork") == ()
+        assert (await store.usage.rows("fork")).items == ()
+        lane = await store.lanes.read("fork")
+        assert lane is not None
+        assert (lane.live, lane.owner, lane.generation) == (False, None, 0)
+        receipt = await store.sessions.commit(
+            Turn(session="fork", turn="t", nodes=[NewNode(id="b", body="b")])
+        )
+        assert (receipt.revision, receipt.node_count, receipt.replayed) == (1, 1, False)
+        totals = await store.usage.totals(by=("session",))
+        assert [(total.session, total.usage.input) for total in totals] == [("source", 5)]
+
+
+async def test_law_f06_a_repeated_fork_answers_the_same_session(kit: Kit) -> None:
+    """The same fork again succeeds, says that it was there, and changes nothing, also after the
+    fork has gone on. (f06)"""
+    async with kit.open() as store:
+        await three_turns(store)
+        await store.sessions.fork("source", "fork", title="First")
+        await store.sessions.fork("source", "old", revision=1)
+        await store.sessions.fork("source", "at", node="b")
+        await grow(store, "fork", "f")
+        before = await picture(store, "fork")
+        again = await store.sessions.fork("source", "fork", title="Second", tags={"x": "y"})
+        assert again.created is False
+        assert again.session == before.info
+        assert again.session.title == "First"
+        assert await picture(store, "fork") == before
+        assert (await store.sessions.fork("source", "old", revision=1)).created is False
+        assert (await store.sessions.fork("source", "at", node="b")).created is False
+
+
+async def test_law_f07_a_fork_onto_another_session_is_refused(kit: Kit) -> None:
+    """A fork onto an id that is in use, by a session with another origin or with none, is refused
+    with SessionExists, and nothing changes. (f07)"""
+    async with kit.open() as store:
+        await three_turns(store)
+        await three_turns(store, "other")
+        await store.sessions.fork("source", "fork", revision=2)
+        async with refused(store, "fork", SessionExists) as it:
+            await store.sessions.fork("source", "fork", revision=1)
+        assert (it.value.session, it.value.code) == ("fork", "session-exists")
+        async with refused(store, "fork", SessionExists) as it:
+            await store.sessions.fork("other", "fork", revision=2)
+        assert it.value.session == "fork"
+        async with refused(store, "other", SessionExists) as it:
+            await store.sessions.fork("source", "other")
+        assert it.value.session == "other"
+        async with refused(store, "source", SessionExists) as it:
+            await store.sessions.fork("source", "source")
+        assert it.value.session == "source"
+        await works(store, "fork")
+        await works(store, "other")
+
+
+async def test_law_f08_a_fork_needs_a_place_that_is_there(kit: Kit) -> None:
+    """A fork from a session that is unknown or deleted, from a revision that is not there, or from
+    a node the origin cannot see is refused, each by name, and creates nothing. (f08)"""
+    async with kit.open() as store:
+        await three_turns(store)
+        await grow(store, "gone", "a")
+        await grow(store, "other", "theirs")
+        await store.sessions.delete("gone")
+        await store.history.tombstone("source", ["b"])
+        async with refused(store, "source", SessionUnknown) as unknown:
+            await store.sessions.fork("ghost", "fork")
+        assert unknown.value.session == "ghost"
+        async with refused(store, "source", SessionDeleted) as deleted:
+            await store.sessions.fork("gone", "fork")
+        assert deleted.value.session == "gone"
+        async with refused(store, "source", NotRetained) as old:
+            await store.sessions.fork("source", "fork", revision=4)
+        assert (old.value.session, old.value.code) == ("source", "not-retained")
+        for node in ("nowhere", "theirs", "b"):
+            async with refused(store, "source", NodeUnknown) as it:
+                await store.sessions.fork("source", "fork", node=node)
+            assert (it.value.field, it.value.session) == ("node", "source")
+            assert it.value.node == node
+        async with refused(store, "source", Invalid) as both:
+            await store.sessions.fork("source", "fork", revision=1, node="a")
+        assert both.value.field in ("revision", "node")
+        async with refused(store, "source", Invalid) as negative:
+            await store.sessions.fork("source", "fork", revision=-1)
+        assert negative.value.field == "revision"
+        assert await store.sessions.get("fork") is None
+        assert (await store.sessions.fork("source", "fork")).created is True
+        await works(store, "fork")
+
+
+async def test_law_f09_inherited_ids_are_taken(kit: Kit) -> None:
+    """In a fork the ids of inherited nodes are taken, also of those that were hidden; the ids of
+    nodes its origin stored after the fork are not, and each session then reads its own. (f09)"""
+    async with kit.open() as store:
+        await three_turns(store)
+        await store.history.tombstone("source", ["a"])
+        await store.sessions.fork("source", "fork")
+        await store.sessions.fork("fork", "second")
+        for session in ("fork", "second"):
+            for node in ("a", "b", "c"):
+                async with refused(store, session, NodeCollision) as it:
+                    await store.sessions.commit(
+                        Turn(session=session, turn="t", nodes=[NewNode(id=node, body="new")])
+                    )
+                assert (it.value.session, it.value.node) == (session, node)
+        await grow(store, "source", "d")
+        await store.sessions.commit(
+            Turn(session="fork", turn="t", nodes=[NewNode(id="d", body="of the fork")])
+        )
+        theirs = await store.history.node("source", "d")
+        own = await store.history.node("fork", "d")
+        assert theirs is not None
+        assert own is not None
+        assert (theirs.session, theirs.json()) == ("source", "d")
+        assert (own.session, own.json()) == ("fork", "of the fork")
+        assert await path(store, "fork") == ["b", "c", "d"]
+        await works(store, "second")
+
+
+async def test_law_f10_a_fork_may_be_forked(kit: Kit) -> None:
+    """A fork may be forked, at nodes of its own and at inherited ones, as deep as one likes; every
+    path is whole, and each node says who stored it. (f10)"""
+    async with kit.open() as store:
+        await grow(store, "s0", "n0")
+        for level in range(1, 8):
+            await store.sessions.fork(f"s{level - 1}", f"s{level}")
+            await grow(store, f"s{level}", f"n{level}")
+        history = await store.history.load("s7")
+        assert history is not None
+        assert [(node.id, node.session, node.depth) for node in history.nodes] == [
+            (f"n{level}", f"s{level}", level + 1) for level in range(8)
+        ]
+        await store.sessions.fork("s7", "middle", node="n3")
+        assert await path(store, "middle") == ["n0", "n1", "n2", "n3"]
+        await grow(store, "middle", "m")
+        assert await path(store, "middle") == ["n0", "n1", "n2", "n3", "m"]
+        assert await path(store, "s7", leaf="n2") == ["n0", "n1", "n2"]
+        page = await store.history.load("s7", tail=3)
+        assert page is not None
+        assert (ids(page.nodes), page.before is None) == (["n5", "n6", "n7"], False)
+        above = await store.history.load("s7", before=page.before)
+        assert above is not None
+        assert ids(above.nodes) == ["n0", "n1", "n2", "n3", "n4"]
+        listed = await all_pages(lambda after: store.history.graph("s7", after=after, limit=3))
+        assert ids(listed) == [f"n{level}" for level in range(8)]
+
+
+async def test_law_f11_deleting_the_origin_keeps_what_forks_need(kit: Kit) -> None:
+    """Deleting a session keeps the nodes and the content that forks of it need, and reports how
+    many; the fork loads in full, takes turns, and can be forked. (f11)"""
+    async with kit.open() as store:
+        await three_turns(store)
+        await store.sessions.fork("source", "fork", revision=2)
+        await grow(store, "fork", "f")
+        before = await picture(store, "fork")
+        report = await store.sessions.delete("source")
+        assert (report.deleted, report.nodes, report.kept_nodes) == (True, 1, 2)
+        assert (report.revisions, report.receipts) == (4, 3)
+        assert await picture(store, "fork") == before
+        assert await path(store, "fork") == ["a", "b", "f"]
+        assert await state(store, "fork") == {"agent": b"2", "only-a": b"x", "only-b": b"x"}
+        assert await store.sessions.get("source") is None
+        assert await store.history.node("source", "a") is None
+        await store.sessions.fork("fork", "second")
+        assert await path(store, "second") == ["a", "b", "f"]
+        await works(store, "second")
+        await works(store, "fork")
+        async with refused(store, "fork", SessionDeleted):
+            await store.sessions.fork("source", "third")
+
+
+async def test_law_f12_a_chain_survives_its_middle(kit: Kit) -> None:
+    """Where the origin of an origin, or the session between, is deleted, what hangs on them stays
+    whole. (f12)"""
+    async with kit.open() as store:
+        await grow(store, "one", "a")
+        await store.sessions.fork("one", "two")
+        await grow(store, "two", "b")
+        await store.sessions.fork("two", "three")
+        await grow(store, "three", "c")
+        before = await picture(store, "three")
+        for middle in ("two", "one"):
+            report = await store.sessions.delete(middle)
+            assert (report.nodes, report.kept_nodes) == (0, 1)
+            assert await picture(store, "three") == before
+        assert await path(store, "three") == ["a", "b", "c"]
+        async with refused(store, "three", NodeCollision):
+            await store.sessions.commit(
+                Turn(session="three", turn="t", nodes=[NewNode(id="a", body="a")])
+            )
+        await works(store, "three")
+
+
+async def test_law_f13_deleting_a_fork_leaves_its_origin(kit: Kit) -> None:
+    """Deleting a fork removes what is its own and leaves its origin, and its sisters, as they
+    were. (f13)"""
+    async with kit.open() as store:
+        await three_turns(store)
+        await store.sessions.fork("source", "fork")
+        await store.sessions.fork("source", "sister")
+        await grow(store, "fork", "f", "g")
+        source, sister = await picture(store, "source"), await picture(store, "sister")
+        report = await store.sessions.delete("fork")
+        assert (report.deleted, report.nodes, report.kept_nodes) == (True, 2, 0)
+        assert (report.revisions, report.receipts) == (3, 2)
+        assert await picture(store, "source") == source
+        assert await picture(store, "sister") == sister
+        await works(store, "source")
+
+
+async def test_law_f14_forks_are_found_by_their_origin(kit: Kit) -> None:
+    """The catalog lists the forks of a session, those taken from it directly, also after it was
+    deleted. (f14)"""
+    async with kit.open() as store:
+        await three_turns(store)
+        await grow(store, "other", "a")
+        await store.sessions.fork("source", "one")
+        await store.sessions.fork("source", "two", revision=1)
+        await store.sessions.fork("one", "grandchild")
+        await store.sessions.fork("other", "three")
+
+        async def forks_of(session: str) -> set[str]:
+            found = await all_pages(
+                lambda after: store.sessions.list(forked_from=session, after=after, limit=1)
+            )
+            return {info.session for info in found}
+
+        assert await forks_of("source") == {"one", "two"}
+        assert await forks_of("one") == {"grandchild"}
+        assert await forks_of("two") == set()
+        assert await forks_of("ghost") == set()
+        await store.sessions.delete("source")
+        assert await forks_of("source") == {"one", "two"}
+
+
+async def test_law_f15_hiding_belongs_to_the_session_that_stored(kit: Kit) -> None:
+    """A node is hidden by the session that stored it, and is then hidden in its forks too. A fork
+    cannot hide what it inherited: such ids count as unknown. (f15)"""
+    async with kit.open() as store:
+        await three_turns(store)
+        await store.sessions.fork("source", "fork")
+        await grow(store, "fork", "f")
+        before = await picture(store, "source")
+        assert await store.history.tombstone("fork", ["a", "c"]) == 0
+        assert await picture(store, "source") == before
+        assert await path(store, "fork") == ["a", "b", "c", "f"]
+        assert await store.history.tombstone("source", ["b"]) == 1
+        assert await path(store, "fork") == ["c", "f"]
+        assert await store.history.node("fork", "b") is None
+        assert await graph(store, "fork") == ["a", "c", "f"]
+        assert (await store.history.vacuum("fork")).nodes == 0
+        assert (await store.history.vacuum("source")).nodes == 1
+        assert await path(store, "fork") == ["c", "f"]
+        await works(store, "fork")
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "-", "x" * 201])
+async def test_law_f16_ill_formed_sources_are_refused(kit: Kit, bad: str) -> None:
+    """An ill-formed source or node in a fork is Invalid, which names the field, and nothing is
+    created. (f16)"""
+    async with kit.open() as store:
+        await grow(store, "source", "a")
+        async with refused(store, "source", Invalid) as it:
+            await store.sessions.fork(bad, "fork")
+        assert it.value.field == "source"
+        async with refused(store, "source", Invalid) as it:
+            await store.sessions.fork("source", "fork", node=bad)
+        assert it.value.field == "node"
+        assert await store.sessions.get("fork") is None
+        await works(store, "source")

@@ -1,0 +1,29 @@
+"""The laws that were considered and are not promised here live in this file, each with the reason.
+
+The numbers are those of the model that holdfast's laws were drawn from; `docs/contract.md` shows
+both lists.
+"""
+
+from __future__ import annotations
+
+NOT_ADOPTED: dict[int, str] = {
+    2: "A store has no tiers of durability to declare: everything a store acknowledges is durable, "
+    "so a handle opened later reads it (46).",
+    9: "A session is rows of one database and not a file of its own, so there is no path to derive "
+    "from its id; which ids there may be is law g06.",
+    10: "There is no file to remove with a session. Deleting removes its rows in one transaction "
+    "and reports how many (11).",
+    49: "Nothing is collected behind a commit: content is freed in the transaction that drops its "
+    "last reference (15), so no collector can run at a wrong moment.",
+    50: "There is no collector that walks manifests, so none that could meet a damaged one. Damage "
+    "is a typed error where it is read (61).",
+}
+"""Law of the model: why it is not promised, and what holds instead."""
+
+ELSEWHERE: dict[int, str] = {
+    35: "tests/test_damage.py::test_a_dangling_parent_is_corrupt",
+    61: "tests/test_damage.py::test_damage_is_a_typed_error_and_never_absence",
+    62: "tests/test_damage.py::test_a_damaged_counter_is_refused_and_nothing_changes",
+    63: "tests/test_budgets.py::test_statements_do_not_grow_with_components",
+}
+"""Law of the model: the test that shows it, because it needs to look behind the contract."""
