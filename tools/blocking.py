@@ -25,7 +25,9 @@ def generate() -> str:
     return text.replace("Blocking; ", "")
 
 
-HEAD = '''"""The facades for blocking callers. Generated from `stores.py` by `tools/blocking.py`."""'''
+HEAD = (
+    '''"""The facades for blocking callers. Generated from `stores.py` by `tools/blocking.py`."""'''
+)
 
 
 def formatted(text: str) -> str:
@@ -34,11 +36,19 @@ def formatted(text: str) -> str:
 
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--fix", "--quiet", "--select", "I", "-"],
-        input=text, capture_output=True, text=True, check=True, cwd=ROOT,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
     )
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"],
-        input=done.stdout, capture_output=True, text=True, check=True, cwd=ROOT,
+        input=done.stdout,
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
     )
     return done.stdout
 

@@ -71,7 +71,7 @@ POSTGRES_OPTIONS = {
 }
 
 
-async def open(  # noqa: A001 - `holdfast.open` is the name users read
+async def open(
     url: str,
     *,
     tenant: str = DEFAULT_TENANT,
@@ -119,7 +119,5 @@ def open_sync(
     else:
         from holdfast.engine.sqlite import SqliteBlockingEngine
 
-        engine = SqliteBlockingEngine(
-            sqlite_path(url), **_only(options, SQLITE_OPTIONS, "SQLite")
-        )
+        engine = SqliteBlockingEngine(sqlite_path(url), **_only(options, SQLITE_OPTIONS, "SQLite"))
     return BlockingStore(BlockingView(engine, tenant, limits or Limits(), ids or random_id))

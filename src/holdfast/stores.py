@@ -259,9 +259,7 @@ class HistoryNodes:
         view = self._view
         check_id("session", session)
         place = None if after is None else cursor_pair("after", after, (0, 0))
-        return await view.engine.read(
-            history.graph, view.tenant, session, place, view.page(limit)
-        )
+        return await view.engine.read(history.graph, view.tenant, session, place, view.page(limit))
 
     async def tombstone(self, session: str, nodes: Sequence[str]) -> int:
         """Hide nodes of the session from every read. Unknown ids are ignored."""

@@ -172,7 +172,8 @@ class ForeignDatabase(Refused):
 
 
 class SchemaNewer(Refused):
-    """the store has schema version {found}, this holdfast knows up to {expected}: upgrade holdfast"""
+    """the store has schema version {found}, this holdfast knows up to {expected}: upgrade
+    holdfast"""
 
     code = "schema-newer"
     found: int
@@ -204,7 +205,8 @@ class StoreReadOnly(Refused):
 
 
 class StoreMoved(Refused):
-    """the database file {path} was moved, replaced or deleted while it was open: close this handle"""
+    """the database file {path} was moved, replaced or deleted while it was open: close this
+    handle"""
 
     code = "store-moved"
     path: str
@@ -253,7 +255,8 @@ class HeadMoved(Superseded):
 
 
 class LaneBusy(Superseded):
-    """session {session!r} is being worked on by {owner!r} until {expires_at_ms}: wait, or give up"""
+    """session {session!r} is being worked on by {owner!r} until {expires_at_ms}: wait, or give
+    up"""
 
     code = "lane-busy"
     session: str

@@ -27,7 +27,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 # --- sessions
 
 
-class Origin(Record):
+class Origin(Record, frozen=True, kw_only=True):
     """Where a fork came from."""
 
     session: str
@@ -35,7 +35,7 @@ class Origin(Record):
     leaf: str | None
 
 
-class SessionInfo(Record):
+class SessionInfo(Record, frozen=True, kw_only=True):
     """One row of the catalog."""
 
     session: str
@@ -49,14 +49,14 @@ class SessionInfo(Record):
     forked_from: Origin | None = None
 
 
-class Created(Record):
+class Created(Record, frozen=True, kw_only=True):
     """The answer to a create or a fork: `created` is False when the session was there already."""
 
     created: bool
     session: SessionInfo
 
 
-class Deleted(Record):
+class Deleted(Record, frozen=True, kw_only=True):
     """What deleting a session removed. `kept_nodes` are still needed by forks of the session."""
 
     session: str
@@ -69,7 +69,7 @@ class Deleted(Record):
     blobs: int = 0
 
 
-class Head(Record):
+class Head(Record, frozen=True, kw_only=True):
     """The one mutable row of a session. `state` names the manifest of its state, if it has one."""
 
     session: str
@@ -80,7 +80,7 @@ class Head(Record):
     state: str | None
 
 
-class Revision(Record):
+class Revision(Record, frozen=True, kw_only=True):
     """One entry of a session's history of heads."""
 
     session: str
@@ -94,7 +94,7 @@ class Revision(Record):
     at_ms: int
 
 
-class Page(Record, Generic[T]):
+class Page(Record, Generic[T], frozen=True, kw_only=True):
     """A page of a listing. Pass `next` as `after` to get the following one; None means the end."""
 
     items: tuple[T, ...]
@@ -104,7 +104,7 @@ class Page(Record, Generic[T]):
 # --- history
 
 
-class NewNode(Record):
+class NewNode(Record, frozen=True, kw_only=True):
     """A history entry to be stored. Without an id it gets `<turn>:<position>`.
 
     `parent` left out means "the node before it in this turn", and for the first node "the leaf of
@@ -114,10 +114,10 @@ class NewNode(Record):
     body: Payload
     id: str | None = None
     kind: str = "message"
-    parent: str | None | UnsetType = UNSET
+    parent: str | UnsetType | None = UNSET
 
 
-class Node(Record):
+class Node(Record, frozen=True, kw_only=True):
     """A history entry: immutable, with one parent. `depth` counts from 1 at the root."""
 
     id: str
@@ -134,13 +134,13 @@ class Node(Record):
         return msgspec.json.decode(self.body)
 
 
-class StateRef(Record):
+class StateRef(Record, frozen=True, kw_only=True):
     """Stored content, named by its SHA-256: puts a component back without sending its bytes."""
 
     digest: str
 
 
-class History(Record):
+class History(Record, frozen=True, kw_only=True):
     """What a load returns, all from one snapshot: a stretch of a path, oldest node first.
 
     `before` is the cursor of the page above it, None when the stretch reaches the root.
@@ -156,14 +156,14 @@ class History(Record):
     refs: dict[str, StateRef] = msgspec.field(default_factory=dict)
 
 
-class Vacuumed(Record):
+class Vacuumed(Record, frozen=True, kw_only=True):
     """What a vacuum removed: the bodies of tombstoned nodes, and nodes no session can reach."""
 
     session: str
     nodes: int
 
 
-class Diff(Record):
+class Diff(Record, frozen=True, kw_only=True):
     """How two heads differ: the nodes on each side of their last common node, and state keys."""
 
     left: Head
@@ -179,7 +179,7 @@ class Diff(Record):
 # --- lanes
 
 
-class Fence(Record):
+class Fence(Record, frozen=True, kw_only=True):
     """Proof of one grant of a lane. It is what a commit presents."""
 
     session: str
@@ -188,7 +188,7 @@ class Fence(Record):
     generation: int
 
 
-class Holder(Record):
+class Holder(Record, frozen=True, kw_only=True):
     """Who held a lane before."""
 
     owner: str
@@ -196,7 +196,7 @@ class Holder(Record):
     expires_at_ms: int
 
 
-class Lane(Record):
+class Lane(Record, frozen=True, kw_only=True):
     """A granted lane: the right to work on one session until it expires.
 
     `displaced` is the lapsed holder this grant took over from, if there was one.
@@ -218,7 +218,7 @@ class Lane(Record):
         )
 
 
-class LaneStatus(Record):
+class LaneStatus(Record, frozen=True, kw_only=True):
     """What anybody may know of a lane: never the token."""
 
     session: str
@@ -232,7 +232,7 @@ class LaneStatus(Record):
 # --- usage
 
 
-class Usage(Record):
+class Usage(Record, frozen=True, kw_only=True):
     """What one step of a turn used: five disjoint token classes, and cost in micro-units."""
 
     model: str
@@ -246,7 +246,7 @@ class Usage(Record):
     currency: str = "USD"
 
 
-class UsageRow(Record):
+class UsageRow(Record, frozen=True, kw_only=True):
     """One stored usage entry: unique by session, turn and ordinal."""
 
     session: str
@@ -256,7 +256,7 @@ class UsageRow(Record):
     usage: Usage
 
 
-class UsageTotal(Record):
+class UsageTotal(Record, frozen=True, kw_only=True):
     """A roll-up. The fields it is grouped by are filled; the others are None."""
 
     usage: Usage
@@ -268,7 +268,7 @@ class UsageTotal(Record):
 # --- the turn
 
 
-class WorkClaim(Record):
+class WorkClaim(Record, frozen=True, kw_only=True):
     """Claimed work that a turn settles."""
 
     claim: str
@@ -276,7 +276,7 @@ class WorkClaim(Record):
     work: tuple[str, ...]
 
 
-class Turn(Record):
+class Turn(Record, frozen=True, kw_only=True):
     """The unit of commit: nodes, state, usage and settled work, all or nothing.
 
     `nodes` are appended. `leaf` left out means "the last node of this turn", or with no nodes "the
@@ -288,7 +288,7 @@ class Turn(Record):
     session: str
     turn: str | None = None
     nodes: Sequence[NewNode] = ()
-    leaf: str | None | UnsetType = UNSET
+    leaf: str | UnsetType | None = UNSET
     state: Mapping[str, bytes | StateRef | None] = msgspec.field(default_factory=dict)
     usage: Sequence[Usage] = ()
     expected: int | None = None
@@ -298,7 +298,7 @@ class Turn(Record):
     attachments: Sequence[str] = ()
 
 
-class Receipt(Record):
+class Receipt(Record, frozen=True, kw_only=True):
     """Proof of a committed turn, stored with it. The same turn again returns it, `replayed`."""
 
     session: str

@@ -160,6 +160,7 @@ def pack(data: bytes) -> tuple[int, bytes]:
 def unpack(digest: bytes, encoding: int, size: int, data: bytes) -> bytes:
     """The content of a stored blob, proved by its name. A bomb is stopped at the stated size."""
     key = digest.hex()
+    opened: bytes
     if encoding == ZSTD:
         try:
             opened = zstd.ZstdDecompressor().decompress(data, max_length=size + 1)

@@ -81,6 +81,9 @@ class CommitFacts:
     missing: str | None
 
 
+_Row = tuple[str | None, int, int, int]  # parent, position, position of its run, depth offset
+
+
 class _Strand:
     """Where each node of a turn hangs: a run goes on while each node follows the one before it."""
 
@@ -88,7 +91,7 @@ class _Strand:
         self.at_leaf = True
         self.place: str | None = None
         self.place_field = "leaf"
-        self.rows: list[tuple[str | None, int, int, int]] = []  # parent, pos, run_pos, off
+        self.rows: list[_Row] = []
         self.runs: list[tuple[int, int, int, int]] = []  # run_pos, base pos, run of it, off of it
         known: dict[str, int] = {}
         for index, (node, own) in enumerate(zip(nodes, ids, strict=True)):
@@ -98,9 +101,9 @@ class _Strand:
             base = self._base(index, node, known)
             if base == index and index:
                 before = self.rows[index - 1]
-                row = (ids[index - 1], pos, before[2], before[3] + 1)
+                row: _Row = (ids[index - 1], pos, before[2], before[3] + 1)
             else:
-                origin = self.rows[base - 1] if base else (None, 0, 0, 0)
+                origin: _Row = self.rows[base - 1] if base else (None, 0, 0, 0)
                 self.runs.append((pos, base, origin[2], origin[3]))
                 row = (ids[base - 1] if base else None, pos, pos, origin[3] + 1)
             self.rows.append(row)
@@ -192,7 +195,7 @@ def plan_commit(turn: Turn, *, tenant: str, turn_id: str, limits: Limits) -> Com
 
 
 def _leaf(turn: Turn, strand: _Strand, ids: list[str]) -> tuple[bool, str | None, str, int]:
-    """Whether the turn stays at the leaf, the stored place it names, and its new leaf's position."""
+    """Whether the turn stays at the leaf, the stored place it names, where its new leaf is."""
     if ids:
         if turn.leaf is UNSET:
             return strand.at_leaf, strand.place, strand.place_field, len(ids)
@@ -291,8 +294,10 @@ def _intent(
     projection = [
         "holdfast-turn/1",
         params["session"],
-        [[*shape, kind, content_digest(body)] for shape, kind, body in zip(
-            strand.shape(), kinds, bodies, strict=True)],
+        [
+            [*shape, kind, content_digest(body)]
+            for shape, kind, body in zip(strand.shape(), kinds, bodies, strict=True)
+        ],
         [params["at_leaf"], params["place"], leaf],
         [[name, digest] for name, digest in params["state"]],
         [list(row) for row in params["usage"]],
@@ -326,9 +331,7 @@ def settle(plan: CommitPlan) -> Callable[[CommitFacts], Receipt | None]:
     return judge
 
 
-def judge_turn(
-    session: str, turn: str, params: dict[str, Any], facts: Any
-) -> Receipt | None:
+def judge_turn(session: str, turn: str, params: dict[str, Any], facts: Any) -> Receipt | None:
     """The checks every turn-like write shares, in their order: unknown, deleted, receipt, lane,
     expected revision."""
     if not facts.known:

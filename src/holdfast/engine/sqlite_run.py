@@ -119,9 +119,7 @@ def scripts() -> dict[str, Script]:
     return {name: Script(block) for name, block in catalog("sqlite").items()}
 
 
-def _rows(
-    connection: apsw.Connection, part: CompiledPart, params: Mapping[str, Any]
-) -> list[Any]:
+def _rows(connection: apsw.Connection, part: CompiledPart, params: Mapping[str, Any]) -> list[Any]:
     cursor = connection.execute(part.text, part.bind(params))
     if not part.names:
         try:

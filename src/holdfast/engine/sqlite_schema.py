@@ -113,8 +113,9 @@ def status(connection: apsw.Connection) -> SchemaStatus:
     found = identify(connection)
     lines: list[str] = []
     oldest = 0
+    applied: list[tuple[int, str, int]]
     if found:
-        applied = connection.execute(
+        applied = connection.execute(  # type: ignore[assignment]
             "SELECT version, checksum, oldest_reader FROM migration ORDER BY version"
         ).fetchall()
         oldest = applied[-1][2] if applied else found

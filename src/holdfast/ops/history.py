@@ -58,6 +58,7 @@ def graph(tenant: str, session: str, after: tuple[int, int] | None, limit: int) 
     """Every node the session can see: first what it inherited, oldest ancestor first."""
     chain = yield from call(LINEAGE, tenant=tenant, session=session)
     nodes: list[Node] = []
+    reached = ""
     for owner, upto, level in reversed(chain):
         if after is not None and level > after[0]:
             continue
@@ -73,9 +74,9 @@ def graph(tenant: str, session: str, after: tuple[int, int] | None, limit: int) 
         )
         for row in rows:
             if len(nodes) == limit:
-                return Page(items=tuple(nodes), next=f"{place[0]}.{place[1]}")
+                return Page(items=tuple(nodes), next=reached)
             nodes.append(history.proved_node(tenant, *row[1:]))
-            place = (level, row[0])
+            reached = f"{level}.{row[0]}"
     return Page(items=tuple(nodes))
 
 

@@ -25,9 +25,7 @@ from holdfast.ops.op import Op, Stmt, call, guarded, one
 
 def _receipt(**fixed: Any) -> Any:
     def row(revision: int, leaf: str | None, node_count: int, at_ms: int) -> Receipt:
-        return Receipt(
-            revision=revision, leaf=leaf, node_count=node_count, at_ms=at_ms, **fixed
-        )
+        return Receipt(revision=revision, leaf=leaf, node_count=node_count, at_ms=at_ms, **fixed)
 
     return row
 
@@ -112,7 +110,9 @@ COMMIT = "sessions.commit"
 REWIND = "sessions.rewind"
 
 
-def create(tenant: str, session: str, title: str, tags: list[tuple[str, str | None]]) -> Op[Created]:
+def create(
+    tenant: str, session: str, title: str, tags: list[tuple[str, str | None]]
+) -> Op[Created]:
     """Make sure the session exists."""
     params = {"tenant": tenant, "session": session, "title": title, "tags": tags}
     done = yield from guarded(CREATE, sessions.explain_create(session), params)

@@ -181,13 +181,14 @@ async def test_law_f05_a_fork_inherits_no_usage_receipts_or_lane(kit: Kit) -> No
 
 async def test_law_f06_a_repeated_fork_answers_the_same_session(kit: Kit) -> None:
     """The same fork again succeeds, says that it was there, and changes nothing, also after the
-    fork has gone on. (f06)"""
+    fork and its origin have gone on. (f06)"""
     async with kit.open() as store:
         await three_turns(store)
         await store.sessions.fork("source", "fork", title="First")
         await store.sessions.fork("source", "old", revision=1)
         await store.sessions.fork("source", "at", node="b")
         await grow(store, "fork", "f")
+        await grow(store, "source", "d")
         before = await picture(store, "fork")
         again = await store.sessions.fork("source", "fork", title="Second", tags={"x": "y"})
         assert again.created is False
@@ -434,4 +435,42 @@ async def test_law_f16_ill_formed_sources_are_refused(kit: Kit, bad: str) -> Non
             await store.sessions.fork("source", "fork", node=bad)
         assert it.value.field == "node"
         assert await store.sessions.get("fork") is None
+        await works(store, "source")
+
+
+@pytest.mark.parametrize("node", ["with nodes", "without nodes"])
+async def test_law_f17_the_last_fork_takes_all_with_it(kit: Kit, node: str) -> None:
+    """What a deleted session keeps for its forks is freed with the last of them: nodes and content
+    are gone, and the reports add up. (f17)"""
+    async with kit.open() as store:
+        nodes = [NewNode(id="a", body="a")] if node == "with nodes" else []
+        await store.sessions.create("source")
+        await store.sessions.commit(
+            Turn(session="source", turn="t", nodes=nodes, state={"agent": b"of the source"})
+        )
+        await store.sessions.fork("source", "one")
+        await store.sessions.fork("source", "two")
+        report = await store.sessions.delete("source")
+        assert (report.nodes, report.kept_nodes, report.blobs) == (0, len(nodes), 0)
+        report = await store.sessions.delete("one")
+        assert (report.nodes, report.kept_nodes, report.blobs) == (0, 0, 0)
+        assert await state(store, "two") == {"agent": b"of the source"}
+        report = await store.sessions.delete("two")
+        assert (report.nodes, report.kept_nodes, report.blobs) == (len(nodes), 0, 1)
+
+
+async def test_law_f18_content_of_a_deleted_middle_goes_with_its_fork(kit: Kit) -> None:
+    """Content that a deleted fork keeps for a fork of its own is freed with that one, also where
+    the nodes come from further up and stay. (f18)"""
+    async with kit.open() as store:
+        await grow(store, "source", "a")
+        await store.sessions.fork("source", "middle")
+        await store.sessions.commit(
+            Turn(session="middle", turn="t", state={"agent": b"of the middle"})
+        )
+        await store.sessions.fork("middle", "end")
+        assert (await store.sessions.delete("middle")).blobs == 0
+        assert await state(store, "end") == {"agent": b"of the middle"}
+        assert (await store.sessions.delete("end")).blobs == 1
+        assert await path(store, "source") == ["a"]
         await works(store, "source")

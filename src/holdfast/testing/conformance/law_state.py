@@ -282,3 +282,26 @@ async def test_law_v10_state_and_nodes_change_together(kit: Kit) -> None:
             history = await load(other)
             assert len(history.nodes) == number
             assert (history.revision, history.state) == (number, state)
+
+
+async def test_law_v11_the_state_is_that_of_the_head_whatever_the_path(kit: Kit) -> None:
+    """The state of a load is that of the head, or of the revision named, and not of the path: it is
+    the same for every leaf, page and tail that is asked for. (v11)"""
+    async with kit.open() as store:
+        await grow(store, "s", "a", "b", "c")
+        await put(store, "t", agent=b"one")
+        await store.history.tombstone("s", ["a"])
+        whole = await load(store)
+        tail = await store.history.load("s", tail=1)
+        assert tail is not None
+        assert tail.before is not None
+        for other in (
+            tail,
+            await store.history.load("s", before=tail.before, tail=1),
+            await store.history.load("s", leaf="b"),
+            await store.history.load("s", leaf="a"),
+            await store.history.load("s", leaf="nowhere"),
+        ):
+            assert other is not None
+            assert (other.state, other.refs) == ({"agent": b"one"}, {"agent": ONE})
+            assert other.revision == whole.revision == 4
