@@ -392,7 +392,7 @@ def test_one_key_is_never_in_flight_twice(postgres_url: str) -> None:
             merger = store.engine._mergers["t.add"]
             assert not merger._taken
             assert not merger._ready
-            assert merger._calls == 0
+            await until(lambda: asyncio.sleep(0, merger._calls), lambda calls: calls == 0)
 
     run(main())
 
@@ -717,13 +717,14 @@ def test_a_cut_call_of_many_is_resolved_for_each(postgres_url: str) -> None:
             names = [f"c{n:02}" for n in range(20)]
             await store.counters(*names)
             await asyncio.gather(*(store.engine.write(add, name, 0) for name in names))
-            # The two calls that go out at once have one request each, the third has the rest.
+            # The two calls that go out at once have one request each, the third has half the rest.
             wire.cut("after execute", nth=3)
             answers = await asyncio.gather(
                 *(store.engine.write(once, name, name) for name in names)
             )
             assert wire.cuts.is_set()
-            assert sorted(answers) == ["done"] * 2 + ["replayed"] * 18
+            assert answers.count("replayed") in (9, 10)
+            assert set(answers) == {"done", "replayed"}
             assert [await store.value(name) for name in names] == [1] * 20
             assert [await store.entries(name) for name in names] == [1] * 20
             store.whole()

@@ -73,7 +73,7 @@ def history(
     state, refs = _state(session, [row for row in ordered if row[0] == 2])
     return History(
         session=session,
-        revision=place[8],
+        revision=place[8] if revision is None else revision,
         leaf=end,
         node_count=place[9],
         nodes=tuple(reversed(nodes)),

@@ -45,6 +45,7 @@ from holdfast.engine.postgres_errors import (
 )
 from holdfast.engine.postgres_merge import Merger
 from holdfast.engine.postgres_open import CONNECT_SECONDS, know_types, prepare, unopened
+from holdfast.engine.postgres_schema import check_schema
 from holdfast.engine.postgres_signals import PostgresSignals
 from holdfast.ops.op import Answer, Op, Step
 from holdfast.sql.catalog import Block, CatalogError, catalog
@@ -55,7 +56,6 @@ ATTEMPTS = 6
 PATIENCE_SECONDS = 15.0
 RIVAL_DELAYS = (0.01, 0.03, 0.1, 0.3, 1.0)
 LOSS_DELAYS = (0.05, 0.25, 1.0, 3.0, 6.0)
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 
 # A connection of our own gets these as startup parameters; a pooler shares its connections, and
 # refuses parameters that it does not track. A lock that is not given in time is a known outcome,
@@ -118,8 +118,7 @@ class PostgresEngine:
 
         `blocks` replaces the catalog and leaves the schema alone; it is there to test the engine.
         """
-        if not _SCHEMA.match(schema):
-            raise Invalid(field="schema", reason="must match [a-z_][a-z0-9_]{0,62}")
+        check_schema(schema)
         found = catalog("postgres") if blocks is None else blocks
         calls = {name: compiled(block, f'"{schema}"') for name, block in found.items()}
         await prepare(

@@ -1,9 +1,9 @@
 """Everything that turns many waiting requests into few calls lives here.
 
 A merged block takes many requests in one call. Requests for the same block and tenant that wait at
-the same time go out together; there are no timers, a free slot sends at once whatever waits. Two
-requests with the same merge key are never in flight together, because the second would only wait
-for the row lock of the first, and everything in its call would wait with it.
+the same time go out together; nothing waits for a timer, a free slot sends at once whatever is
+there. Two requests with the same merge key are never in flight together, because the second would
+only wait for the row lock of the first, and everything in its call would wait with it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from holdfast.engine.postgres_calls import Call, Params, Rows, weight
 from holdfast.engine.postgres_errors import SINGLE_OUT, Failed, Fault
 
 SLOTS = 2
+# A slot rests for this many turns of the event loop after a call, no longer than the callers who
+# got their answers need to come back with their next requests; else the first would go out alone.
+RESTING_TURNS = 6
 # A call that takes longer than this waits for somebody else's lock, and lends its slot out.
 OVERDUE_SECONDS = 0.25
 MOST_CALLS = 6
@@ -59,6 +62,7 @@ class Merger:
         self._ready: OrderedDict[Hashable, deque[Request]] = OrderedDict()
         self._taken: dict[Key, deque[Request]] = {}
         self._calls = 0
+        self._in_flight = 0
         self._overdue = 0
         self._ended = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,11 +93,15 @@ class Merger:
             task.add_done_callback(self._tasks.discard)
 
     def _batch(self) -> list[Request]:
-        """The next call: requests of one tenant, in order, bounded by number and bytes."""
+        """The next call: requests of one tenant, in order, bounded by number and bytes.
+
+        It leaves the other slots their share, so that calls of like size overlap.
+        """
         tenant, waiting = next(iter(self._ready.items()))
+        share = -(-(len(waiting) + self._in_flight) // SLOTS)
         batch = [waiting.popleft()]
         size = batch[0].bytes
-        while waiting and len(batch) < self._max_group:
+        while waiting and len(batch) < min(share, self._max_group):
             size += waiting[0].bytes
             if size > self._max_bytes:
                 break
@@ -102,6 +110,7 @@ class Merger:
             self._ready.move_to_end(tenant)
         else:
             del self._ready[tenant]
+        self._in_flight += len(batch)
         return batch
 
     async def _run(self, batch: list[Request]) -> None:
@@ -130,10 +139,19 @@ class Merger:
                 request.fail(failure)
         finally:
             timer.cancel()
-            self._calls -= 1
+            self._in_flight -= len(batch)
             self._overdue -= overdue
             for request in batch:
                 self._free(request.key)
+            # A lone caller has nobody to wait for.
+            alone = len(batch) == 1 and not self._in_flight and not self._ready
+            self._rest(0 if alone else RESTING_TURNS)
+
+    def _rest(self, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self._rest, turns - 1)
+        else:
+            self._calls -= 1
             self._pump()
 
     def _free(self, key: Key) -> None:

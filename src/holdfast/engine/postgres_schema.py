@@ -11,10 +11,11 @@ import hashlib
 import re
 from typing import Any
 
-from holdfast.contract.errors import ForeignDatabase
+from holdfast.contract.errors import ForeignDatabase, Invalid
 from holdfast.sql.migrations import Migration, SchemaStatus, differences, migrations
 
 _DIALECT = "postgres"
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 _MIGRATION_COLUMNS = {
     "version": "integer",
     "name": "text",
@@ -24,6 +25,13 @@ _MIGRATION_COLUMNS = {
 }
 _EXPECTED = "a holdfast store or an empty schema"
 _NOW_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+
+def check_schema(schema: object) -> str:
+    """A name of a schema that is the same quoted and unquoted: it is put into every statement."""
+    if not isinstance(schema, str) or not _NAME.match(schema):
+        raise Invalid(field="schema", reason="must match [a-z_][a-z0-9_]{0,62}")
+    return schema
 
 
 async def status(connection: Any, schema: str) -> SchemaStatus:

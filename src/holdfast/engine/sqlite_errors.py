@@ -8,7 +8,6 @@ import apsw
 
 from holdfast.contract.errors import (
     Corrupt,
-    CounterOverflow,
     ForeignDatabase,
     HoldfastError,
     StoreBusy,
@@ -18,6 +17,12 @@ from holdfast.contract.errors import (
 )
 
 NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+
+
+def overflowed(failure: apsw.Error) -> bool:
+    """Whether a sum left the range of integers: it became a float, which a STRICT column refuses."""
+    datatype = getattr(failure, "extendedresult", 0) == apsw.SQLITE_CONSTRAINT_DATATYPE
+    return datatype or "integer overflow" in str(failure)
 
 
 def translate(failure: BaseException, path: str, system_errno: int = 0) -> HoldfastError:
@@ -40,9 +45,6 @@ def translate(failure: BaseException, path: str, system_errno: int = 0) -> Holdf
         return Corrupt(table="database", key=path, reason=reason)
     if isinstance(failure, apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError):
         return StoreUnreachable(reason=reason)
-    datatype = getattr(failure, "extendedresult", 0) == apsw.SQLITE_CONSTRAINT_DATATYPE
-    if (isinstance(failure, apsw.ConstraintError) and datatype) or "integer overflow" in reason:
-        return CounterOverflow(counter="total", key=str(failure))
     if isinstance(failure, apsw.ConstraintError):
         return Corrupt(table="database", key=path, reason=f"a guard missed a rival: {reason}")
     if isinstance(failure, apsw.SchemaChangeError):

@@ -9,6 +9,8 @@ from typing import Any
 import apsw
 import msgspec
 
+from holdfast.contract.errors import CounterOverflow
+from holdfast.engine.sqlite_errors import overflowed
 from holdfast.ops.op import Answer, Step
 from holdfast.sql.catalog import Block, Part, catalog, placed
 
@@ -133,6 +135,18 @@ def run_step(
     connection: apsw.Connection, book: Mapping[str, Script], step: Step, now: int
 ) -> Answer:
     """Run one step on a connection that is in a transaction."""
+    try:
+        return _run_script(connection, book, step, now)
+    except apsw.Error as failure:
+        if overflowed(failure):
+            key = str(step.params.get("session") or step.params["tenant"])
+            raise CounterOverflow(counter=step.stmt.name, key=key) from failure
+        raise
+
+
+def _run_script(
+    connection: apsw.Connection, book: Mapping[str, Script], step: Step, now: int
+) -> Answer:
     script = book[step.stmt.name]
     params: dict[str, Any] = {**step.params, "now": now}
     rows: list[Any] = []

@@ -161,6 +161,19 @@ def apply(connection: apsw.Connection, clock: Callable[[], int]) -> SchemaStatus
     return status(connection)
 
 
-def script() -> str:
-    """The text of all migrations."""
-    return "\n".join(migration.text for migration in migrations("sqlite"))
+def script(*, after: int = 0) -> str:
+    """The migrations after a version as one text, to be read or to be run by hand."""
+    lines = ["BEGIN IMMEDIATE;"]
+    for migration in migrations("sqlite"):
+        if migration.version > after:
+            lines.append(f"\n-- {migration.version:04d} {migration.name}")
+            lines.append(migration.text.rstrip())
+            lines.append(
+                "INSERT INTO migration (version, name, checksum, oldest_reader, applied_at_ms)"  # noqa: S608
+                f" VALUES ({migration.version}, '{migration.name}', '{migration.checksum}',"
+                f" {migration.oldest_reader}, CAST(unixepoch('subsec') * 1000 AS INTEGER));"
+            )
+            lines.append(f"PRAGMA application_id = {APPLICATION_ID};")
+            lines.append(f"PRAGMA user_version = {migration.version};")
+    lines.append("\nCOMMIT;\n")
+    return "\n".join(lines)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from holdfast.contract.errors import Invalid, SessionUnknown
 from holdfast.contract.limits import MAX_INT, Limits
 from holdfast.contract.records import (
@@ -74,8 +76,8 @@ def _stored_receipt(*row: Any) -> Receipt:
     )
 
 
-def _deleted(*row: Any) -> tuple[Deleted, str | None]:
-    was_live, nodes, kept, revisions, receipts, usage, blobs, base = row
+def _deleted(*row: Any) -> tuple[Deleted, list[str]]:
+    was_live, nodes, kept, revisions, receipts, usage, blobs, ancestors = row
     report = Deleted(
         session="",
         deleted=bool(was_live),
@@ -86,7 +88,7 @@ def _deleted(*row: Any) -> tuple[Deleted, str | None]:
         usage=usage,
         blobs=blobs,
     )
-    return report, base
+    return report, msgspec.json.decode(ancestors, type=list[str])
 
 
 CREATE = Stmt("sessions.create", bool, sessions.Known)
@@ -176,27 +178,22 @@ def update(
 
 def delete(tenant: str, session: str) -> Op[Deleted]:
     """Remove the session, then what deleted ancestors kept only for it."""
-    nothing: tuple[Deleted, str | None] = (Deleted(session=session, deleted=False), None)
+    nothing: tuple[Deleted, list[str]] = (Deleted(session=session, deleted=False), [])
+
+    def absent(known: bool) -> tuple[Deleted, list[str]]:
+        return nothing
+
     params = {"tenant": tenant, "session": session}
-    report, base = yield from guarded(DELETE, lambda known: nothing, params)
+    report, ancestors = yield from guarded(DELETE, absent, params)
     nodes, blobs = report.nodes, report.blobs
-    while base is not None:
-        above = yield from one(GET, tenant=tenant, session=base)
-        if above is not None:
-            break
-        params = {"tenant": tenant, "session": base}
-        left, base = yield from guarded(DELETE, lambda known: nothing, params)
-        nodes, blobs = nodes + left.nodes, blobs + left.blobs
-    return Deleted(
-        session=session,
-        deleted=report.deleted,
-        nodes=nodes,
-        kept_nodes=report.kept_nodes,
-        revisions=report.revisions,
-        receipts=report.receipts,
-        usage=report.usage,
-        blobs=blobs,
-    )
+    while ancestors:
+        ancestor = ancestors.pop()
+        if (yield from one(GET, tenant=tenant, session=ancestor)) is None:
+            params = {"tenant": tenant, "session": ancestor}
+            left, further = yield from guarded(DELETE, absent, params)
+            nodes, blobs = nodes + left.nodes, blobs + left.blobs
+            ancestors.extend(further)
+    return msgspec.structs.replace(report, session=session, nodes=nodes, blobs=blobs)
 
 
 def head(tenant: str, session: str) -> Op[Head | None]:

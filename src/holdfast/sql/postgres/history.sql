@@ -51,7 +51,9 @@ SELECT * FROM (
   ORDER BY n.depth DESC) path
 UNION ALL
 SELECT 2, c.name, NULL, NULL, b.data, c.digest, b.encoding, NULL, b.size, NULL, b.digest IS NOT NULL
-FROM place p
+FROM (SELECT state_session, state_revision FROM place UNION ALL
+  SELECT h.state_session, h.state_revision FROM head h
+  WHERE :revision::bigint IS NULL AND NOT EXISTS (SELECT FROM place)) p
 JOIN {schema}.component c
   ON c.tenant = :tenant AND c.session = p.state_session AND c.revision = p.state_revision
 LEFT JOIN LATERAL (SELECT * FROM {schema}.blob b

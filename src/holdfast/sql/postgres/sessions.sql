@@ -168,7 +168,7 @@ LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
 -- Removes what a session owns and no fork needs; its row stays as a tombstone. A deleted session
 -- can be deleted again: that reclaims what its last forks have left.
 -- mode: write
--- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, base_session
+-- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, ancestors
 -- explains: known
 -- Differs by necessity: the head is locked first, and then the content the session may be the last
 -- to name, so that the statements after them see every rival that got there before.
@@ -189,7 +189,11 @@ WITH kept AS MATERIALIZED (
     SELECT FROM {schema}.revision r WHERE r.tenant = :tenant AND r.state_session = :session
     AND r.state_revision = c.revision AND r.session <> :session AND r.state_session <> r.session)
 )
-SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq, s.base_session,
+SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq,
+  (SELECT coalesce(json_agg(a.session), '[]')::text FROM (
+    SELECT s.base_session AS session WHERE s.base_session IS NOT NULL
+    UNION SELECT r.state_session FROM {schema}.revision r WHERE r.tenant = :tenant
+      AND r.session = :session AND r.state_session <> :session) a) AS ancestors,
   (SELECT count(*) FROM {schema}.node n WHERE n.tenant = :tenant AND n.session = :session
     AND n.seq > k.seq) AS nodes,
   (SELECT count(*) FROM {schema}.node n WHERE n.tenant = :tenant AND n.session = :session

@@ -49,7 +49,9 @@ SELECT * FROM (
   ORDER BY n.depth DESC)
 UNION ALL
 SELECT 2, c.name, NULL, NULL, b.data, c.digest, b.encoding, NULL, b.size, NULL, b.digest IS NOT NULL
-FROM place p
+FROM (SELECT state_session, state_revision FROM place UNION ALL
+  SELECT h.state_session, h.state_revision FROM head h
+  WHERE :revision IS NULL AND NOT EXISTS (SELECT 1 FROM place)) p
 CROSS JOIN component c
   ON c.tenant = :tenant AND c.session = p.state_session AND c.revision = p.state_revision
 LEFT JOIN blob b ON b.tenant = :tenant AND b.digest = c.digest

@@ -263,7 +263,7 @@ FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :sessi
 -- Removes what a session owns and no fork needs; its row stays as a tombstone. A deleted session
 -- can be deleted again: that reclaims what its last forks have left.
 -- mode: write
--- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, base_session
+-- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, ancestors
 -- explains: known
 -- step: guard
 WITH kept(seq) AS (
@@ -277,7 +277,11 @@ WITH kept(seq) AS (
     AND r.state_session = :session AND r.state_revision = c.revision AND r.session <> :session
     AND r.state_session <> r.session)
 )
-SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq, s.base_session,
+SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq,
+  (SELECT json_group_array(session) FROM (
+    SELECT s.base_session AS session WHERE s.base_session IS NOT NULL
+    UNION SELECT r.state_session FROM revision r WHERE r.tenant = :tenant AND r.session = :session
+      AND r.state_session <> :session)) AS ancestors,
   (SELECT count(*) FROM node n WHERE n.tenant = :tenant AND n.session = :session
     AND n.seq > k.seq) AS nodes,
   (SELECT count(*) FROM node n WHERE n.tenant = :tenant AND n.session = :session

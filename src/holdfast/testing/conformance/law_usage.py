@@ -92,7 +92,7 @@ async def test_law_053_every_class_of_usage_is_kept(kit: Kit) -> None:
         async with refused(store, "full", CounterOverflow, turn="t2") as it:
             await spend(store, "full", "t2", Usage(model="m", output=1), largest)
         assert it.value.code == "counter-overflow"
-        assert ("input" in it.value.counter, "full" in it.value.key) == (True, True)
+        assert "full" in it.value.key
         async with refused(store, "full", CounterOverflow, turn="t2"):
             await spend(store, "full", "t2", Usage(model="m", input=1024))
         await spend(store, "full", "t2", Usage(model="m", input=1023))
