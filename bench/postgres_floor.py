@@ -152,7 +152,8 @@ class _Pooled:
     def __init__(self, name: str, pool: Any, schema: str) -> None:
         self.name = name
         self._pool = pool
-        self._schema = schema
+        self._single = SINGLE.format(s=schema)
+        self._text = {key: sql.format(s=schema) for key, sql in NAIVE.items()}
         self._compressor = zstd.ZstdCompressor(level=1)
 
     @classmethod
@@ -188,7 +189,7 @@ class SingleStatement(_Pooled):
             for row in group:
                 arguments += row
         async with self._pool.acquire() as connection:
-            row = await connection.fetchrow(SINGLE.format(s=self._schema), *arguments)
+            row = await connection.fetchrow(self._single, *arguments)
         if row is None:
             raise RuntimeError("the turn was refused")
         return int(row[0])
@@ -211,8 +212,7 @@ class Naive(_Pooled):
         content: Content,
         sealed: Sealed,
     ) -> int:
-        text = {name: sql.format(s=self._schema) for name, sql in NAIVE.items()}
-        execute, key = connection.execute, (TENANT, session)
+        text, execute, key = self._text, connection.execute, (TENANT, session)
         ids = [node[0] for node in sealed.nodes]
         head = await connection.fetchrow(text["head"], *key)
         now = head["now"] if head else round(time.time() * 1000)

@@ -163,9 +163,7 @@ class SqliteFloor:
             execute(RUN, (*key, run))
         seq, new_depth, count = last_seq + len(ids), depth + len(ids), count + len(ids)
         place = (ids[-1], session, run, seq, new_depth)
-        execute(
-            UPDATE, (revision, *place, seq, count, session, revision, now, now // 60_000, *key)
-        )
+        execute(UPDATE, (revision, *place, seq, count, session, revision, now, now // 60_000, *key))
         parents = [leaf, *ids]
         many(
             NODE,

@@ -10,10 +10,12 @@ from typing import Any
 from holdfast.contract.errors import Invalid
 from holdfast.contract.limits import Limits
 from holdfast.core.payloads import check_id
+from holdfast.sql.migrations import SchemaStatus
 from holdfast.stores import Store, View
 from holdfast.stores_blocking import BlockingStore, BlockingView
 
 DEFAULT_TENANT = "default"
+DEFAULT_SCHEMA = "holdfast"
 _POSTGRES = ("postgresql://", "postgres://")
 _SQLITE = "sqlite:///"
 
@@ -121,3 +123,36 @@ def open_sync(
 
         engine = SqliteBlockingEngine(sqlite_path(url), **_only(options, SQLITE_OPTIONS, "SQLite"))
     return BlockingStore(BlockingView(engine, tenant, limits or Limits(), ids or random_id))
+
+
+def schema_status(url: str, *, schema: str | None = None) -> SchemaStatus:
+    """What the schema of a store is, against what this holdfast knows. Changes nothing."""
+    status: SchemaStatus = _verbs(url, schema).status()
+    return status
+
+
+def schema_sql(url: str, *, schema: str | None = None) -> str:
+    """The text of the migrations a store lacks, to be run by hand; empty when it lacks none."""
+    text: str = _verbs(url, schema).script()
+    return text
+
+
+def schema_apply(url: str, *, schema: str | None = None) -> SchemaStatus:
+    """Apply the migrations a store lacks, all or nothing. One that drifted is refused."""
+    status: SchemaStatus = _verbs(url, schema).apply()
+    return status
+
+
+def _verbs(url: str, schema: str | None) -> Any:
+    if is_postgres(url):
+        from holdfast.engine.postgres_verbs import PostgresVerbs
+
+        return PostgresVerbs(url, DEFAULT_SCHEMA if schema is None else schema)
+    from holdfast.engine.sqlite_verbs import SqliteVerbs
+
+    path = sqlite_path(url)
+    if path == ":memory:":
+        raise Invalid(field="url", reason="a database in memory has no schema to look after")
+    if schema is not None:
+        raise Invalid(field="schema", reason="not an option of a SQLite store")
+    return SqliteVerbs(path)

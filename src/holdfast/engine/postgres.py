@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -24,13 +23,14 @@ from holdfast.contract.errors import (
     HandleClosed,
     HoldfastError,
     Invalid,
+    NotSupported,
     OutcomeUnknown,
     StoreReadOnly,
     Unavailable,
     WrongLoop,
     WrongProcess,
 )
-from holdfast.engine.base import Engine
+from holdfast.engine.base import BlockingEngine, Engine
 from holdfast.engine.drive import drive_async
 from holdfast.engine.loop_thread import LoopThread
 from holdfast.engine.postgres_calls import Call, Params, Rows, compiled, picked
@@ -428,6 +428,10 @@ class _Borrowed:
         """Run an operation that writes; it is durable when the caller commits."""
         return await self._outcome(op, args)
 
+    def on(self, connection: Any) -> Engine:
+        """The same for another connection."""
+        return self._engine.on(connection)
+
     async def close(self) -> None:
         """Nothing is ours to close."""
 
@@ -537,6 +541,12 @@ class PostgresBlockingEngine:
     def write(self, op: Callable[..., Op[T]], *args: Any) -> T:
         """Run an operation that writes."""
         return self._thread.run(self._engine.write(op, *args))
+
+    def on(self, connection: Any) -> BlockingEngine:
+        """Refused: the driver's connections belong to an event loop."""
+        raise NotSupported(
+            what="a transaction of the caller", reason="open the store with holdfast.open"
+        )
 
     def publish(self, topic: str) -> None:
         """Signal a topic; see `PostgresSignals.publish`."""

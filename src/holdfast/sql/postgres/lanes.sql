@@ -1,7 +1,8 @@
 -- name: lanes.claim
 -- Grants the lane of a session when it is free, lapsed, or held by the same owner.
 -- mode: write
--- returns: generation, claimed_at_ms, expires_at_ms, old_owner, old_generation, old_expires_at_ms, lapsed
+-- returns: generation, claimed_at_ms, expires_at_ms, old_owner, old_generation
+-- returns: old_expires_at_ms, lapsed
 -- explains: known, deleted, owner, generation, expires_at_ms
 -- Differs by necessity: the row is locked in one part of the statement and judged in the next, with
 -- a clock that is read after the wait.

@@ -5,7 +5,8 @@
 -- children: nodes(node, kind, body, digest, parent, pos, run_pos, off)
 -- children: runs(run_pos, base_pos, base_run_pos, base_off)
 -- children: state(name, digest), blobs(digest, encoding, size, data), refs(name, digest)
--- children: usage(ordinal, source, model, input, output, cache_read, cache_write, reasoning, cost_micros, currency)
+-- children: usage(ordinal, source, model, input, output, cache_read, cache_write,
+-- children: reasoning, cost_micros, currency)
 -- returns: revision, leaf, node_count, at_ms
 -- explains: known, deleted, revision, intent, receipt_revision, receipt_leaf, receipt_node_count
 -- explains: receipt_at_ms, lane_ok, lane_owner, lane_generation, lane_expires_at_ms
@@ -251,8 +252,8 @@ SELECT EXISTS (SELECT FROM {schema}.session
 -- name: sessions.head
 -- The head, from one row.
 -- mode: read
--- returns: session, revision, leaf, leaf_session, leaf_run, leaf_seq, depth, node_count, state_session
--- returns: state_revision
+-- returns: session, revision, leaf, leaf_session, leaf_run, leaf_seq, depth, node_count
+-- returns: state_session, state_revision
 SELECT session, revision, leaf, leaf_session, leaf_run, leaf_seq, leaf_depth AS depth, node_count,
   state_session, state_revision
 FROM {schema}.session WHERE tenant = :tenant AND session = :session AND deleted_at_ms IS NULL

@@ -4,7 +4,8 @@
 -- children: nodes(node, kind, body, digest, parent, pos, run_pos, off)
 -- children: runs(run_pos, base_pos, base_run_pos, base_off)
 -- children: state(name, digest), blobs(digest, encoding, size, data), refs(name, digest)
--- children: usage(ordinal, source, model, input, output, cache_read, cache_write, reasoning, cost_micros, currency)
+-- children: usage(ordinal, source, model, input, output, cache_read, cache_write,
+-- children: reasoning, cost_micros, currency)
 -- returns: revision, leaf, node_count, at_ms
 -- explains: known, deleted, revision, intent, receipt_revision, receipt_leaf, receipt_node_count
 -- explains: receipt_at_ms, lane_ok, lane_owner, lane_generation, lane_expires_at_ms
@@ -44,7 +45,8 @@ SELECT s.revision + 1 AS revision,
   coalesce(a.session = :session AND a.seq = s.last_seq, 0) AS goes_on,
   CASE WHEN a.session = :session AND a.seq = s.last_seq THEN a.run ELSE s.last_seq + 1 END
     AS main_run,
-  s.last_seq AS seq_was, s.state_session AS state_session_was, s.state_revision AS state_revision_was,
+  s.last_seq AS seq_was, s.state_session AS state_session_was,
+  s.state_revision AS state_revision_was,
   CASE WHEN :state.n > 0 THEN :session ELSE s.state_session END AS new_state_session,
   CASE WHEN :state.n > 0 THEN s.revision + 1 ELSE s.state_revision END AS new_state_revision
 FROM session s CROSS JOIN at a
@@ -54,7 +56,8 @@ WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
   AND CASE WHEN :fence_token IS NULL
       THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= :now -- guard: lane-free
       ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token
-        AND s.lane_generation = :fence_generation AND s.lane_expires_at_ms > :now END -- guard: fence
+        AND s.lane_generation = :fence_generation
+        AND s.lane_expires_at_ms > :now END -- guard: fence
   AND NOT EXISTS (SELECT 1 FROM receipt p WHERE p.tenant = :tenant
                   AND p.session = :session AND p.turn = :turn) -- guard: receipt
   AND :n_claims = 0 AND :n_attachments = 0
@@ -76,7 +79,8 @@ UPDATE session SET revision = :revision, leaf = :leaf, leaf_session = :new_leaf_
   lane_expires_at_ms = CASE WHEN :release THEN NULL ELSE lane_expires_at_ms END
 WHERE tenant = :tenant AND session = :session
 -- step: each nodes
-INSERT INTO node (tenant, session, seq, node, run, depth, parent, revision, kind, body, digest, at_ms)
+INSERT INTO node (tenant, session, seq, node, run, depth, parent, revision, kind, body, digest,
+  at_ms)
 VALUES (:tenant, :session, :seq_was + :nodes.pos, :nodes.node,
   CASE WHEN :nodes.run_pos = 1 THEN :main_run ELSE :seq_was + :nodes.run_pos END,
   :at_depth + :nodes.off, coalesce(:nodes.parent, :at_node), :revision, :nodes.kind, :nodes.body,
@@ -108,8 +112,8 @@ INSERT INTO revision (tenant, session, revision, kind, turn, leaf, leaf_session,
 VALUES (:tenant, :session, :revision, 'turn', :turn, :leaf, :new_leaf_session, :new_leaf_run,
   :new_leaf_seq, :new_leaf_depth, :new_state_session, :new_state_revision, :now)
 -- step: each usage
-INSERT INTO usage_row (tenant, session, revision, ordinal, turn, at_ms, source, model, input, output,
-  cache_read, cache_write, reasoning, cost_micros, currency)
+INSERT INTO usage_row (tenant, session, revision, ordinal, turn, at_ms, source, model, input,
+  output, cache_read, cache_write, reasoning, cost_micros, currency)
 VALUES (:tenant, :session, :revision, :usage.ordinal, :turn, :now, :usage.source, :usage.model,
   :usage.input, :usage.output, :usage.cache_read, :usage.cache_write, :usage.reasoning,
   :usage.cost_micros, :usage.currency)
@@ -333,8 +337,8 @@ SELECT EXISTS (SELECT 1 FROM session WHERE tenant = :tenant AND session = :sessi
 -- name: sessions.head
 -- The head, from one row.
 -- mode: read
--- returns: session, revision, leaf, leaf_session, leaf_run, leaf_seq, depth, node_count, state_session
--- returns: state_revision
+-- returns: session, revision, leaf, leaf_session, leaf_run, leaf_seq, depth, node_count
+-- returns: state_session, state_revision
 SELECT session, revision, leaf, leaf_session, leaf_run, leaf_seq, leaf_depth AS depth, node_count,
   state_session, state_revision
 FROM session WHERE tenant = :tenant AND session = :session AND deleted_at_ms IS NULL
@@ -375,7 +379,8 @@ WITH RECURSIVE chain(session, upto, level) AS (
     FROM chain c
     CROSS JOIN node n INDEXED BY node_id
       ON n.tenant = :tenant AND n.session = c.session AND n.node = :node
-    CROSS JOIN revision r ON r.tenant = :tenant AND r.session = n.session AND r.revision = n.revision
+    CROSS JOIN revision r
+      ON r.tenant = :tenant AND r.session = n.session AND r.revision = n.revision
     WHERE n.seq <= c.upto AND n.tombstoned_at_ms IS NULL ORDER BY c.level LIMIT 1)
 )
 SELECT 1 AS created, p.revision AS at_revision, p.leaf, p.leaf_session, p.leaf_run, p.leaf_seq,
@@ -410,7 +415,8 @@ SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   :node IS NULL OR EXISTS (SELECT 1 FROM chain c CROSS JOIN node n INDEXED BY node_id
     ON n.tenant = :tenant AND n.session = c.session AND n.node = :node
     WHERE n.seq <= c.upto AND n.tombstoned_at_ms IS NULL) AS place_ok,
-  CASE WHEN :node IS NOT NULL THEN EXISTS (SELECT 1 FROM chain c CROSS JOIN node n INDEXED BY node_id
+  CASE WHEN :node IS NOT NULL THEN EXISTS (
+      SELECT 1 FROM chain c CROSS JOIN node n INDEXED BY node_id
       ON n.tenant = :tenant AND n.session = c.session AND n.node = :node
       CROSS JOIN revision r ON r.tenant = :tenant AND r.session = n.session
         AND r.revision = n.revision WHERE n.seq <= c.upto)
@@ -447,7 +453,8 @@ WITH RECURSIVE chain(session, upto, level) AS (
     FROM chain c
     CROSS JOIN node n INDEXED BY node_id
       ON n.tenant = :tenant AND n.session = c.session AND n.node = :to_node
-    CROSS JOIN revision r ON r.tenant = :tenant AND r.session = n.session AND r.revision = n.revision
+    CROSS JOIN revision r
+      ON r.tenant = :tenant AND r.session = n.session AND r.revision = n.revision
     WHERE n.seq <= c.upto AND n.tombstoned_at_ms IS NULL ORDER BY c.level LIMIT 1)
 )
 SELECT s.revision + 1 AS revision, p.leaf, s.node_count, :now AS at_ms, p.leaf_session, p.leaf_run,

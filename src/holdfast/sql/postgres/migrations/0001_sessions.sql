@@ -40,10 +40,13 @@ CREATE TABLE {schema}.session (
   deleted_at_ms bigint,
   PRIMARY KEY (tenant, session)
 );
-CREATE INDEX session_active ON {schema}.session (tenant, active_minute, session) WHERE deleted_at_ms IS NULL;
-CREATE INDEX session_created ON {schema}.session (tenant, created_at_ms, session) WHERE deleted_at_ms IS NULL;
+CREATE INDEX session_active ON {schema}.session (tenant, active_minute, session)
+  WHERE deleted_at_ms IS NULL;
+CREATE INDEX session_created ON {schema}.session (tenant, created_at_ms, session)
+  WHERE deleted_at_ms IS NULL;
 CREATE INDEX session_base ON {schema}.session (tenant, base_session) WHERE base_session IS NOT NULL;
-CREATE INDEX session_origin ON {schema}.session (tenant, origin_session) WHERE origin_session IS NOT NULL;
+CREATE INDEX session_origin ON {schema}.session (tenant, origin_session)
+  WHERE origin_session IS NOT NULL;
 
 CREATE TABLE {schema}.tag (
   tenant text COLLATE "C" NOT NULL,
@@ -273,7 +276,8 @@ BEGIN
       AND CASE WHEN r.fence_token IS NULL
           THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= c.now -- guard: lane-free
           ELSE s.lane_owner = r.fence_owner AND s.lane_token = r.fence_token
-            AND s.lane_generation = r.fence_generation AND s.lane_expires_at_ms > c.now END -- guard: fence
+            AND s.lane_generation = r.fence_generation
+            AND s.lane_expires_at_ms > c.now END -- guard: fence
       AND NOT EXISTS (SELECT FROM {schema}.receipt p WHERE p.tenant = p_tenant
                       AND p.session = r.session AND p.turn = r.turn) -- guard: receipt
       AND r.n_claims = 0 AND r.n_attachments = 0

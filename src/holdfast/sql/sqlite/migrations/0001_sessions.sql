@@ -40,8 +40,10 @@ CREATE TABLE session (
   deleted_at_ms INTEGER,
   PRIMARY KEY (tenant, session)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX session_active ON session (tenant, active_minute, session) WHERE deleted_at_ms IS NULL;
-CREATE INDEX session_created ON session (tenant, created_at_ms, session) WHERE deleted_at_ms IS NULL;
+CREATE INDEX session_active ON session (tenant, active_minute, session)
+  WHERE deleted_at_ms IS NULL;
+CREATE INDEX session_created ON session (tenant, created_at_ms, session)
+  WHERE deleted_at_ms IS NULL;
 CREATE INDEX session_base ON session (tenant, base_session) WHERE base_session IS NOT NULL;
 CREATE INDEX session_origin ON session (tenant, origin_session) WHERE origin_session IS NOT NULL;
 

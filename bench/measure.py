@@ -1,0 +1,126 @@
+"""How things are measured: sessions commit at the same time for a while, subject by subject.
+
+All subjects of a comparison take their turn within each round, in an order that changes from round
+to round, and are compared within the round; the answer is the median of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.content import Contents
+from bench.subject import Subject
+
+
+@dataclass(slots=True)
+class Sample:
+    """What one subject did in one round."""
+
+    per_second: float
+    p50_ms: float
+    p95_ms: float
+    cpu_us: float
+    turns: int
+
+
+@dataclass(slots=True)
+class Track:
+    """A subject on its way through the rounds: how far each of its sessions is."""
+
+    subject: Subject
+    contents: Contents
+    revisions: dict[str, int] = field(default_factory=dict)
+    samples: dict[int, list[Sample]] = field(default_factory=dict)
+
+    async def one(self, session: str) -> None:
+        """Commit the next turn of a session."""
+        was = self.revisions.get(session, 0)
+        turn = f"turn-{session}-{was:08d}"
+        self.revisions[session] = await self.subject.commit(
+            session, turn, was, self.contents.next()
+        )
+
+    async def work(self, sessions: int, seconds: float) -> Sample:
+        """Let the sessions commit for a while, each one turn after the other."""
+        latencies: list[float] = []
+
+        async def keep(session: str, until: float) -> None:
+            while (began := time.perf_counter()) < until:
+                await self.one(session)
+                latencies.append(time.perf_counter() - began)
+
+        gc.collect()
+        cpu, began = time.process_time(), time.perf_counter()
+        until = began + seconds
+        await asyncio.gather(*(keep(f"s{number}", until) for number in range(sessions)))
+        took = time.perf_counter() - began
+        return summed(latencies, took, time.process_time() - cpu)
+
+
+def summed(latencies: list[float], took: float, cpu: float) -> Sample:
+    """The figures of one stretch of work."""
+    latencies.sort()
+    count = len(latencies)
+    return Sample(
+        per_second=count / took,
+        p50_ms=latencies[count // 2] * 1e3,
+        p95_ms=latencies[min(count - 1, int(count * 0.95))] * 1e3,
+        cpu_us=cpu / count * 1e6,
+        turns=count,
+    )
+
+
+async def compete(
+    tracks: Sequence[Track],
+    sessions: Iterable[int],
+    *,
+    rounds: int,
+    seconds: float,
+    between: Callable[[], Awaitable[None]] | None = None,
+    tell: Callable[[dict[str, Any]], None],
+) -> None:
+    """Interleave the subjects: every count of sessions and every subject once in each round."""
+    counts = list(sessions)
+    rng = random.Random(1)
+    for track in tracks:
+        await track.subject.prepare(max(counts))
+        await track.work(max(counts), seconds / 2)
+        await track.work(1, seconds / 4)
+    for number in range(rounds):
+        for count in counts:
+            order = list(tracks)
+            rng.shuffle(order)
+            if between is not None:
+                await between()
+            for track in order:
+                sample = await track.work(count, seconds)
+                track.samples.setdefault(count, []).append(sample)
+                tell(
+                    {
+                        "subject": track.subject.name,
+                        "sessions": count,
+                        "round": number,
+                        "per_second": round(sample.per_second, 1),
+                        "p50_ms": round(sample.p50_ms, 4),
+                        "p95_ms": round(sample.p95_ms, 4),
+                        "cpu_us": round(sample.cpu_us, 1),
+                    }
+                )
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """The median of the rounds' ratios, the lowest and the highest."""
+    ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+    return statistics.median(ratios), min(ratios), max(ratios)
+
+
+def middle(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median, the lowest and the highest."""
+    return statistics.median(values), min(values), max(values)
