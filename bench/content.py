@@ -14,7 +14,13 @@ KINDS = ("text", "noise")
 STAMP_BYTES = 24
 MADE = 256
 
-_WORDS = ["the", "model", "reads", "a", "file", "and", "then", "decides", "whether", "to", "call", "another", "tool", "because", "the", "answer", "was", "not", "complete", "so", "it", "writes", "a", "plan", "checks", "each", "step", "runs", "the", "tests", "again", "and", "reports", "what", "failed", "with", "the", "line", "number", "of", "every", "error", "before", "asking", "the", "user", "for", "a", "review", "of", "changes", "session", "revision", "commit", "branch", "network", "timeout", "retry", "server", "client", "payload", "token", "budget"]
+_TEXT = (
+    "the model reads a file and then decides whether to call another tool because the answer was "
+    "not complete so it writes a plan checks each step runs the tests again and reports what "
+    "failed with the line number of every error before asking the user for a review of changes "
+    "session revision commit branch network timeout retry server client payload token budget"
+)
+_WORDS = _TEXT.split()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What grows: the time of a commit and of a tail load with the history, the bytes with the turns."""
+"""What grows: commits and tail loads with the history, the bytes on disk with the turns."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ class Goal:
         sign = "<=" if self.most else ">="
         verdict = "met" if self.met else "MISSED"
         middle, low, high = self.ratio
-        return f"{self.says:<68} {middle:6.2f} [{low:.2f}-{high:.2f}]  {sign} {self.wanted:<5} {verdict}"
+        found = f"{middle:6.2f} [{low:.2f}-{high:.2f}]"
+        return f"{self.says:<68} {found}  {sign} {self.wanted:<5} {verdict}"
 
 
 class Report:

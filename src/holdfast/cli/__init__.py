@@ -13,20 +13,22 @@ import click
 
 import holdfast
 from holdfast.cli.database import db
-from holdfast.cli.printed import say, say_error, without_secrets
+from holdfast.cli.printed import help_without_verb, say, say_error
 from holdfast.contract.errors import HoldfastError
 
 REFUSED = 1
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(holdfast.__version__, prog_name="holdfast", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> int | None:
     """The durable half of an LLM agent, in one SQLite file or one PostgreSQL.
 
     Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 `db check` found the schema pending
     or drifted.
     """
+    return help_without_verb(context)
 
 
 @cli.command()
@@ -60,7 +62,7 @@ def run_command(arguments: list[str] | None = None) -> int:
         return REFUSED
     except click.UsageError as error:
         # The message repeats what was typed, and that may be a URL with a password.
-        say(f"holdfast: {without_secrets(error.format_message())}", err=True)
+        say(f"holdfast: {error.format_message()}", err=True)
         if error.ctx is not None:
             say(f"try: {error.ctx.command_path} --help", err=True)
         return error.exit_code
@@ -69,9 +71,5 @@ def run_command(arguments: list[str] | None = None) -> int:
         return error.exit_code
     except click.Abort:
         say("holdfast: aborted", err=True)
-        return REFUSED
-    except BrokenPipeError:
-        # Whoever read the output has seen enough; the interpreter must not flush into the pipe.
-        sys.stdout = None  # type: ignore[assignment]
         return REFUSED
     return done if isinstance(done, int) else 0

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.backend import schema_apply, schema_sql, schema_status
-from holdfast.cli.printed import clean, say, shown_url
+from holdfast.cli.printed import clean, help_without_verb, say, shown_url
 from holdfast.sql.migrations import SchemaStatus
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -20,13 +20,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 NEEDS_ATTENTION = 3
 
 
-@click.group()
-def db() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def db(context: click.Context) -> int | None:
     """Look after the schema of a database.
 
     URL is a file, sqlite:///file or postgresql://…; left out, it is taken from HOLDFAST_URL.
     Only `apply` changes anything.
     """
+    return help_without_verb(context)
 
 
 def _arguments(command: F) -> F:

@@ -14,10 +14,12 @@ import click
 
 from holdfast.contract.errors import HoldfastError
 
+WRONG_USAGE = 2
+
 # Joiners shape letters and emoji; every other format character is invisible.
 _JOINERS = {"\u200c", "\u200d"}
 _DROPPED = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-_BREAKS = re.compile(r"[\s\u0085\u2028\u2029]+")
+_BREAKS = re.compile(r"[^\S ]+")
 _CREDENTIALS = re.compile(r"(\b\w+://)\S*@")
 _PASSWORD = re.compile(r"((?:password|passwd|pwd|secret|token)=)[^&\s]*", re.I)
 
@@ -26,9 +28,7 @@ def clean(text: str) -> str:
     """One line without control, direction and other invisible characters."""
     line = _BREAKS.sub(" ", text)
     return "".join(
-        char
-        for char in line
-        if char in _JOINERS or unicodedata.category(char) not in _DROPPED
+        char for char in line if char in _JOINERS or unicodedata.category(char) not in _DROPPED
     ).strip()
 
 
@@ -57,3 +57,11 @@ def say(text: str = "", *, err: bool = False) -> None:
 def say_error(error: HoldfastError) -> None:
     """Print what was not done, as one line that begins with the code of the error."""
     say(f"holdfast: {error.code}: {error}", err=True)
+
+
+def help_without_verb(context: click.Context) -> int | None:
+    """What a group of commands does when none is named: it lists them, as wrong usage."""
+    if context.invoked_subcommand is not None:
+        return None
+    click.echo(context.get_help(), err=True)
+    return WRONG_USAGE

@@ -25,6 +25,12 @@ from holdfast.engine.postgres_errors import Failed, Fault, fault_of, reason_of, 
 
 CONNECT_SECONDS = 10.0
 OLDEST_SERVER = 140000
+_DRIVER_FAILURES = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+)
 
 # The array types of arguments: their ids are fixed in every server, with those of their elements.
 _ARRAYS = {
@@ -84,7 +90,7 @@ async def prepare(url: str, schema: str | None, *, migrate: bool, allow_unsafe: 
         elif schema is not None:
             (await postgres_schema.status(connection, schema)).require_usable(migrate=False)
         await connection.close(timeout=CONNECT_SECONDS)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as failure:
+    except _DRIVER_FAILURES as failure:
         raise unopened(failure, url) from None
     finally:
         connection.terminate()

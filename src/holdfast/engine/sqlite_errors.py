@@ -9,7 +9,6 @@ import apsw
 from holdfast.contract.errors import (
     Corrupt,
     ForeignDatabase,
-    HoldfastError,
     StoreBusy,
     StoreFull,
     StoreReadOnly,
@@ -25,16 +24,18 @@ def overflowed(failure: apsw.Error) -> bool:
     return datatype or "integer overflow" in str(failure)
 
 
-def translate(failure: BaseException, path: str, system_errno: int = 0) -> HoldfastError:
-    """The typed error for what the driver raised, when nothing was committed."""
+def translate(failure: Exception, path: str, system_errno: int = 0) -> Exception:
+    """The typed error for what the driver raised, when nothing was committed.
+
+    What neither the driver nor the operating system raised is a defect, and stays what it is.
+    """
     reason = f"{type(failure).__name__}: {failure}"
-    if isinstance(failure, HoldfastError):
+    if not isinstance(failure, apsw.Error | OSError | MemoryError):
         return failure
     if isinstance(failure, apsw.FullError):
         return StoreFull(reason=reason)
     if isinstance(failure, apsw.IOError):
-        written = getattr(failure, "extendedresult", 0) == apsw.SQLITE_IOERR_WRITE
-        if written or system_errno in NO_ROOM:
+        if system_errno in NO_ROOM:
             return StoreFull(reason=reason)
         return StoreUnreachable(reason=reason)
     if isinstance(failure, apsw.ReadOnlyError):

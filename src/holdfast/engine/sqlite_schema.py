@@ -4,31 +4,63 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import apsw
 
-from holdfast.contract.errors import ForeignDatabase, NotSupported, StoreBusy
+from holdfast.contract.errors import ForeignDatabase, NotSupported, StoreBusy, StoreMoved
 from holdfast.sql.migrations import SchemaStatus, differences, migrations
 
 APPLICATION_ID = 0x484F4C44  # "HOLD"
 BUSY_MS = 15_000
+# The log is cut down to this when it starts over.
+LOG_BYTES = 64 * 1024 * 1024
 NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "fuse.sshfs", "afs", "ceph"}
 SYNCHRONOUS = {"full": "FULL", "normal": "NORMAL"}
 
 
-def connect(path: str, *, read_only: bool, synchronous: str, query_only: bool) -> apsw.Connection:
+class StoreFile:
+    """The file a handle was opened on, known by its inode, which stays taken while it is open."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._identity = self._look()
+
+    def _look(self) -> tuple[int, int]:
+        # A stat does not open the file: closing a descriptor of it would drop SQLite's locks.
+        found = os.stat(self._path)
+        return found.st_dev, found.st_ino
+
+    def require(self) -> None:
+        """Raise when the path does not lead to the file any more."""
+        try:
+            found = self._look()
+        except OSError as gone:
+            raise StoreMoved(path=self._path) from gone
+        if found != self._identity:
+            raise StoreMoved(path=self._path)
+
+
+def connect(
+    path: str,
+    *,
+    read_only: bool,
+    synchronous: str,
+    query_only: bool,
+    create: bool,
+    busy_ms: int,
+) -> apsw.Connection:
     """One connection with every setting the store relies on."""
     flags = apsw.SQLITE_OPEN_NOMUTEX
-    flags |= (
-        apsw.SQLITE_OPEN_READONLY
-        if read_only
-        else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    )
+    if read_only:
+        flags |= apsw.SQLITE_OPEN_READONLY
+    else:
+        flags |= apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     connection = apsw.Connection(path, flags=flags, statementcachesize=500)
-    connection.set_busy_timeout(BUSY_MS)
+    connection.set_busy_timeout(busy_ms)
     # Without it the planner looks at bound values and prepares a guard again on each execution.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
@@ -40,9 +72,9 @@ def connect(path: str, *, read_only: bool, synchronous: str, query_only: bool) -
     return connection
 
 
-def become_wal(connection: apsw.Connection) -> None:
+def become_wal(connection: apsw.Connection, busy_ms: int) -> None:
     """Switch to WAL. The busy handler does not cover this switch, so it is retried here."""
-    deadline = time.monotonic() + BUSY_MS / 1000
+    deadline = time.monotonic() + busy_ms / 1000
     pause = 0.001
     while True:
         try:
@@ -52,6 +84,7 @@ def become_wal(connection: apsw.Connection) -> None:
                 raise StoreBusy(reason="another process keeps the file locked") from busy
         else:
             if mode in ("wal", "memory"):
+                connection.pragma("journal_size_limit", LOG_BYTES)
                 connection.wal_autocheckpoint(0)
                 return
             raise NotSupported(what="this file", reason=f"its journal mode stays {mode}")
@@ -59,19 +92,25 @@ def become_wal(connection: apsw.Connection) -> None:
         pause = min(pause * 2, 0.05)
 
 
-def refuse_network(path: str) -> None:
-    """A write-ahead log needs shared memory, which a network file system does not give."""
-    mounts = Path("/proc/self/mountinfo")
-    if not mounts.exists():
-        return
-    where = os.path.realpath(path)
+def filesystem(path: str, mountinfo: str) -> str:
+    """The kind of file system a path is on, by the text of /proc/self/mountinfo."""
     kind, longest = "", -1
-    for line in mounts.read_text("utf-8", "replace").splitlines():
+    for line in mountinfo.splitlines():
         fields = line.split(" ")
-        point = fields[4].replace("\\040", " ")
-        inside = where == point or where.startswith(point.rstrip("/") + "/")
+        # A space, a tab, a newline and a backslash are written as octal numbers.
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        # Of two mounts on one point, the later one is on top.
         if inside and len(point) >= longest:
             longest, kind = len(point), fields[fields.index("-") + 1]
+    return kind
+
+
+def refuse_network(path: str, mounts: Path = Path("/proc/self/mountinfo")) -> None:
+    """A write-ahead log needs shared memory, which a network file system does not give."""
+    if not mounts.exists():
+        return
+    kind = filesystem(os.path.realpath(path), mounts.read_text("utf-8", "replace"))
     if kind in NETWORK:
         raise NotSupported(
             what=f"a store on {kind}",

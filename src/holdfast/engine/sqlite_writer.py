@@ -2,12 +2,13 @@
 
 Nobody is answered before the COMMIT that holds their work. A group runs without savepoints; when
 something unexpected happens in it, it is rolled back and run again with one savepoint per
-operation, so that only the culprit fails. The writer also owns checkpoints.
+operation, so that only the culprit fails. An outcome that is settled is never overwritten by what
+happens to the rest of its group. The writer also owns checkpoints.
 """
 
 from __future__ import annotations
 
-import os
+import copy
 import queue
 import threading
 import time
@@ -16,22 +17,31 @@ from typing import Any
 
 import apsw
 
-from holdfast.contract.errors import HandleClosed, HoldfastError, OutcomeUnknown, StoreMoved
+from holdfast.contract.errors import (
+    HandleClosed,
+    HoldfastError,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreFull,
+)
 from holdfast.engine.drive import drive
 from holdfast.engine.sqlite_errors import translate
 from holdfast.engine.sqlite_run import Script, run_step
+from holdfast.engine.sqlite_schema import StoreFile
 from holdfast.ops.op import Answer, Op, Step
 
 # Pages in the log: above the first it is checkpointed when idle, above the second under load too,
-# above the third new readers are held off until the log can start over.
+# above the third new readers are held off for a moment, so that the log can start over.
 IDLE_PAGES, LOADED_PAGES, RESTART_PAGES = 250, 4_000, 40_000
 IDLE_SECONDS = 0.05
+# How long the writer waits for readers that keep the log from starting over.
+RESTART_MS = 100
 
 
 class Job:
     """One operation waiting for the writer, and where its outcome goes."""
 
-    __slots__ = ("args", "deliver", "op", "value")
+    __slots__ = ("args", "deliver", "op", "settled", "step", "value")
 
     def __init__(
         self, op: Callable[..., Op[Any]], args: tuple[Any, ...], deliver: Callable[[Job], None]
@@ -40,6 +50,21 @@ class Job:
         self.args = args
         self.deliver = deliver
         self.value: Any = None
+        self.settled = False
+        self.step: Step | None = None
+
+    def operation(self) -> str:
+        """The last step and its ids, for errors."""
+        if self.step is None:
+            return "operation"
+        params = self.step.params
+        ids = [f"{name}={params[name]}" for name in ("session", "turn") if name in params]
+        return " ".join([self.step.stmt.name, *ids])
+
+    def fail(self, error: BaseException) -> None:
+        """Settle it with an error of its own, because a raised error belongs to one caller."""
+        self.value = Failed(copy.copy(error) if isinstance(error, HoldfastError) else error)
+        self.settled = True
 
 
 class Failed:
@@ -61,26 +86,33 @@ class Writer:
     def __init__(
         self,
         path: str,
+        file: StoreFile | None,
         connect: Callable[[], apsw.Connection],
         book: Mapping[str, Script],
         clock: Callable[[], int],
         *,
+        busy_ms: int,
         max_group: int,
         max_group_seconds: float,
     ) -> None:
         self._path = path
+        self._file = file
         self._connect = connect
         self._book = book
         self._clock = clock
+        self._busy_ms = busy_ms
         self._max_group = max_group
         self._max_group_seconds = max_group_seconds
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._wal_pages = 0
+        self._log_pages = 0
+        self._copied_pages = 0
+        self._restart_from = RESTART_PAGES
         self._step_now = 0
+        self._last_step: Step | None = None
+        self._distrusted = False
         self._closing = False
         self._gate = threading.Lock()
         self.connection = self._open()
-        self._identity = self._file_identity()
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
 
@@ -105,27 +137,24 @@ class Writer:
 
     def _open(self) -> apsw.Connection:
         connection = self._connect()
-        connection.set_wal_hook(self._saw_wal)
+        connection.set_wal_hook(self._saw_log)
         return connection
 
-    def _saw_wal(self, connection: apsw.Connection, name: str, pages: int) -> int:
-        self._wal_pages = pages
+    def _saw_log(self, connection: apsw.Connection, name: str, pages: int) -> int:
+        if pages < self._log_pages:
+            # It has started over.
+            self._copied_pages = 0
+            self._restart_from = RESTART_PAGES
+        self._log_pages = pages
         return 0
 
-    def _file_identity(self) -> tuple[int, int] | None:
-        if self._path == ":memory:":
-            return None
-        # A stat does not open the file: closing a descriptor of it would drop SQLite's locks.
-        found = os.stat(self._path)
-        return found.st_dev, found.st_ino
-
     def _run(self) -> None:
-        while True:
+        ended = False
+        while not ended:
             job = self._next()
             if job is None:
                 break
             group = [job]
-            ended = False
             while len(group) < self._max_group:
                 try:
                     more = self._queue.get_nowait()
@@ -136,12 +165,10 @@ class Writer:
                     break
                 group.append(more)
             self._serve(group)
-            if ended:
-                break
         self.connection.close()
 
     def _next(self) -> Job | None:
-        if self._wal_pages < IDLE_PAGES:
+        if self._log_pages - self._copied_pages < IDLE_PAGES:
             return self._queue.get()
         try:
             return self._queue.get(timeout=IDLE_SECONDS)
@@ -149,55 +176,42 @@ class Writer:
             self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
             return self._queue.get()
 
-    def _checkpoint(self, mode: int) -> None:
-        try:
-            _, done = self.connection.wal_checkpoint(mode=mode)
-        except apsw.Error:
-            return  # A checkpoint that cannot be done now is done later; nothing depends on it.
-        self._wal_pages = max(0, self._wal_pages - done)
-
     def _serve(self, group: list[Job]) -> None:
         try:
-            self._require_file()
-            self._run_group(group)
-        except BaseException as failure:
+            self._require_connection()
+            left = group
+            while left:
+                left = left[self._run_some(left) :]
+        except Exception as failure:
             error = translate(failure, self._path, self._errno())
             self._rollback()
             for job in group:
-                job.value = Failed(error)
+                if not job.settled:
+                    job.fail(error)
         for job in group:
             job.deliver(job)
-        if self._wal_pages > RESTART_PAGES:
-            self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
-        elif self._wal_pages > LOADED_PAGES:
-            self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self._tend_log()
 
-    def _require_file(self) -> None:
-        if self._identity is None:
-            return
-        try:
-            found = self._file_identity()
-        except OSError:
-            found = None
-        if found != self._identity:
-            raise StoreMoved(path=self._path)
+    def _require_connection(self) -> None:
+        if self._file is not None:
+            self._file.require()
+        if self._distrusted:
+            self.connection = self._open()
+            self._distrusted = False
 
-    def _run_group(self, group: list[Job]) -> None:
-        connection = self.connection
-        connection.execute("BEGIN IMMEDIATE")
+    def _run_some(self, group: list[Job]) -> int:
+        """Run and commit operations until the time is up. Returns how many have an outcome."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        deadline = time.monotonic() + self._max_group_seconds
         try:
-            deadline = time.monotonic() + self._max_group_seconds
             for number, job in enumerate(group):
                 if number and time.monotonic() > deadline:
-                    self._commit(group[:number])
-                    self._run_group(group[number:])
-                    return
+                    return self._commit(group[:number])
                 self._run_plain(job)
         except _Redo:
             self._rollback()
-            self._run_carefully(group)
-            return
-        self._commit(group)
+            return self._run_carefully(group)
+        return self._commit(group)
 
     def _run_plain(self, job: Job) -> None:
         before = self.connection.total_changes()
@@ -210,10 +224,14 @@ class Writer:
         except Exception as unexpected:
             raise _Redo from unexpected
 
-    def _run_carefully(self, group: list[Job]) -> None:
+    def _run_carefully(self, group: list[Job]) -> int:
+        """The same with a savepoint for each operation."""
         connection = self.connection
         connection.execute("BEGIN IMMEDIATE")
+        deadline = time.monotonic() + self._max_group_seconds
         for number, job in enumerate(group):
+            if number and time.monotonic() > deadline:
+                return self._commit(group[:number])
             connection.execute("SAVEPOINT operation")
             try:
                 job.value = self._drive(job)
@@ -221,52 +239,97 @@ class Writer:
                 job.value = Failed(translate(failure, self._path, self._errno()))
                 if not connection.in_transaction:
                     # The database gave up the whole transaction, and with it what came before.
+                    job.settled = True
                     for other in group[:number]:
                         self._run_alone(other)
-                    for other in group[number + 1 :]:
-                        self._run_alone(other)
-                    return
+                    return number + 1
                 connection.execute("ROLLBACK TO operation")
             connection.execute("RELEASE operation")
-        self._commit(group)
+        return self._commit(group)
 
     def _run_alone(self, job: Job) -> None:
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             job.value = self._drive(job)
         except Exception as failure:
-            job.value = Failed(translate(failure, self._path, self._errno()))
+            job.fail(translate(failure, self._path, self._errno()))
             self._rollback()
             return
         self._commit([job])
 
     def _drive(self, job: Job) -> Any:
         self._step_now = self._clock()
-        return drive(job.op(*job.args), self._step)
+        try:
+            return drive(job.op(*job.args), self._step)
+        finally:
+            job.step = self._last_step
 
     def _step(self, step: Step) -> Answer:
+        self._last_step = step
         return run_step(self.connection, self._book, step, self._step_now)
 
     def _errno(self) -> int:
-        return int(self.connection.system_errno)
+        try:
+            return int(self.connection.system_errno)
+        except apsw.Error:
+            return 0
 
-    def _commit(self, group: list[Job]) -> None:
+    def _commit(self, group: list[Job]) -> int:
         """One COMMIT for the group. When it fails, all of it failed, and perhaps it did not."""
         try:
             self.connection.execute("COMMIT")
         except Exception as failure:
-            error = translate(failure, self._path, self._errno())
-            if self.connection.in_transaction:
-                self._rollback()
-            if not isinstance(failure, apsw.FullError | apsw.BusyError):
-                # After a failed sync the connection's view is not to be trusted.
-                self.connection.close()
-                self.connection = self._open()
-                error = OutcomeUnknown(operation="the group", reason=str(error))
-            for job in group:
-                if not isinstance(job.value, Failed):
-                    job.value = Failed(error)
+            self._commit_failed(group, failure)
+        for job in group:
+            job.settled = True
+        return len(group)
+
+    def _commit_failed(self, group: list[Job], failure: Exception) -> None:
+        error = translate(failure, self._path, self._errno())
+        # A log whose last frame could not be written has no end mark: nothing was done. After any
+        # other error, a failed sync above all, the mark may be there and be found by the next
+        # one who opens the file.
+        synced = getattr(failure, "extendedresult", 0) == apsw.SQLITE_IOERR_FSYNC
+        known = isinstance(error, StoreFull | StoreBusy) and not synced
+        self._rollback()
+        for job in group:
+            if not isinstance(job.value, Failed):
+                job.fail(
+                    error
+                    if known
+                    else OutcomeUnknown(operation=job.operation(), reason=str(error))
+                )
+        if not known and self._file is not None:
+            # What the connection has in memory is not to be trusted any more.
+            self._distrust()
+
+    def _distrust(self) -> None:
+        self._distrusted = True
+        self.connection.close()
 
     def _rollback(self) -> None:
-        if self.connection.in_transaction:
-            self.connection.execute("ROLLBACK")
+        try:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+        except apsw.Error:
+            # A connection that cannot roll back is replaced before it is used again.
+            if self._file is not None and not self._distrusted:
+                self._distrust()
+
+    # --- the log
+
+    def _tend_log(self) -> None:
+        if self._log_pages > self._restart_from:
+            self._restart_from = self._log_pages + LOADED_PAGES
+            # Readers of other processes may take as long as they like; the writer does not wait.
+            self.connection.set_busy_timeout(RESTART_MS)
+            self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
+            self.connection.set_busy_timeout(self._busy_ms)
+        elif self._log_pages - self._copied_pages > LOADED_PAGES:
+            self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def _checkpoint(self, mode: int) -> None:
+        try:
+            self._log_pages, self._copied_pages = self.connection.wal_checkpoint(mode=mode)
+        except apsw.Error:
+            return  # A checkpoint that cannot be done now is done later; nothing depends on it.
