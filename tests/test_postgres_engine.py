@@ -113,16 +113,16 @@ SELECT count(*) AS total FROM {schema}.entry WHERE tenant = :tenant AND name = :
 SELECT count(*) AS known FROM {schema}.counter WHERE tenant = :tenant AND name = :name
 """
 
-CREATE = """t.create
--- Makes a counter, unless it is there.
+SLY = """t.sly
+-- Writes, and then refuses.
 -- mode: write
--- returns: value
--- explains: value
+-- returns: nothing
+-- explains: found
 -- step: guard
-INSERT INTO {schema}.counter(tenant, name, value) VALUES (:tenant, :name, :value::int)
-RETURNING value
+WITH written AS (INSERT INTO {schema}.entry(tenant, name, id) VALUES (:tenant, :name, 'sly'))
+SELECT NULL AS nothing WHERE false
 -- step: refused
-SELECT value FROM {schema}.counter WHERE tenant = :tenant AND name = :name
+SELECT count(*) AS found FROM {schema}.entry WHERE id = 'sly'
 """
 
 READ = """t.read
@@ -139,8 +139,14 @@ SLEEP = """t.sleep
 SELECT 1 AS value FROM pg_sleep(:seconds::float8)
 """
 
+READ_ONLY = """
+DO $$ BEGIN
+  EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database());
+END $$
+"""
+
 BLOCKS: dict[str, Block] = {
-    block.name: block for block in map(_block, (ADD, ONE, SCRIPT, CREATE, READ, SLEEP))
+    block.name: block for block in map(_block, (ADD, ONE, SCRIPT, SLY, READ, SLEEP))
 }
 
 
@@ -412,7 +418,7 @@ def test_batches_are_bounded_by_number_and_by_bytes(postgres_url: str) -> None:
             await asyncio.gather(*(store.engine.write(add, name) for name in names[:2]))
             before = wire.syncs
             await asyncio.gather(*(store.engine.write(add, name) for name in names))
-            assert wire.syncs - before == 2 + 4
+            assert 6 <= wire.syncs - before <= 8
             before = wire.syncs
             big = [(name, 1, [(name, b"x" * 600, 1)]) for name in names[:6]]
             await asyncio.gather(*(store.engine.write(add, *args) for args in big))
@@ -634,6 +640,51 @@ def test_a_hung_server_is_bounded(postgres_url: str, monkeypatch: pytest.MonkeyP
     run(main())
 
 
+def test_a_connection_that_was_given_up_is_not_used_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "ATTEMPTS", 1)
+
+    async def main() -> None:
+        own = """t.own
+-- Names the backend of this connection.
+-- mode: read
+-- returns: pid
+SELECT pg_backend_pid() AS pid
+"""
+        async with Opened(
+            postgres_url,
+            blocks={**BLOCKS, "t.own": _block(own)},
+            pool_size=1,
+            command_timeout=0.2,
+        ) as store:
+            before = await store.engine.read(lambda: step("t.own"))
+            assert await store.engine.read(lambda: step("t.own")) == before
+            with pytest.raises(OutcomeUnknown):
+                await store.engine.write(lambda: step("t.sleep", seconds=9))
+            assert await store.engine.read(lambda: step("t.own")) != before
+            store.whole()
+
+    run(main())
+
+
+def test_what_was_unknown_stays_so_when_the_server_turns_read_only(postgres_url: str) -> None:
+    async def main() -> None:
+        async with (
+            WireProxy(postgres_url) as wire,
+            Opened(wire.url, direct=postgres_url, pool_size=1) as store,
+        ):
+            await store.counters("c")
+            await store.engine.write(one, "c")
+            await store.sql.execute(READ_ONLY)
+            wire.cut("after execute")
+            with pytest.raises(OutcomeUnknown):
+                await store.engine.write(one, "c")
+            assert await store.value("c") == 2
+
+    run(main())
+
+
 def test_an_immediate_restart_in_the_middle_loses_nothing(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
@@ -753,10 +804,7 @@ def test_a_read_only_server_is_said_so(postgres_url: str) -> None:
     async def main() -> None:
         async with Opened(postgres_url) as store:
             await store.counters("c")
-            await store.sql.execute(
-                "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database()"
-                " || ' SET default_transaction_read_only = on'; END $$"
-            )
+            await store.sql.execute(READ_ONLY)
             engine = await open_engine(postgres_url)
             with pytest.raises(StoreReadOnly):
                 await engine.write(add, "c")
@@ -815,6 +863,33 @@ def test_cancelled_at_every_moment(postgres_url: str, op: str) -> None:
                 assert await store.value("c") == done
                 store.whole()
             assert finished < 60
+
+    run(main())
+
+
+def test_a_cancelled_operation_is_not_repeated(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(engine_module._SETTINGS, "lock_timeout", "20ms")
+    monkeypatch.setattr(engine_module, "RIVAL_DELAYS", (0.001,) * 1000)
+    monkeypatch.setattr(engine_module, "ATTEMPTS", 1000)
+
+    async def main() -> None:
+        async with Opened(postgres_url) as store:
+            await store.counters("held")
+            started = asyncio.get_running_loop().time()
+            async with connected(postgres_url) as other, other.transaction():
+                await other.execute("SELECT FROM holdfast.counter FOR UPDATE")
+                for op in (add, one):
+                    task = asyncio.ensure_future(store.engine.write(op, "held"))
+                    await store.waiting()
+                    task.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+                    store.whole()
+            # Repeating goes on for much longer than that.
+            assert asyncio.get_running_loop().time() - started < engine_module.PATIENCE_SECONDS / 2
+            assert await store.value("held") == 0
 
     run(main())
 
@@ -945,6 +1020,8 @@ def test_on_a_connection_the_caller_commits(postgres_url: str) -> None:
                 assert await on.write(add, "c", 1, [("e", b"x", 1)]) == (False, [(1, "c")])
                 assert await on.read(lambda: step("t.read", name="c")) == (False, [("c", 1)])
                 assert await on.write(add, "nobody") == (True, [(False, None)])
+                # A guard that wrote before it refused has written nothing.
+                assert await on.write(lambda: step("t.sly", name="c")) == (True, [(0,)])
                 # A unique violation is a refusal here too, and spoils nothing.
                 assert await on.write(add, "c", 1, [("e", b"x", 1)]) == (True, [(True, 1)])
                 assert await store.value("c") == 0

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from enum import Enum
 from typing import Any, NoReturn, TypeVar
 
 import apsw
@@ -25,6 +26,7 @@ from holdfast.engine import sqlite_schema
 from holdfast.engine.drive import drive
 from holdfast.engine.sqlite_errors import translate
 from holdfast.engine.sqlite_run import Script, run_step, scripts
+from holdfast.engine.sqlite_schema import StoreFile
 from holdfast.engine.sqlite_writer import Failed, Job, Writer
 from holdfast.ops.op import Answer, Op, Step
 
@@ -37,22 +39,33 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class _Ended(Enum):
+    """What waits in place of a connection once the handle is closed."""
+
+    ENDED = 0
+
+
+_Idle = apsw.Connection | None | _Ended
+
+
 class _Readers:
     """Query-only connections, made when wanted. Each read is one snapshot."""
 
     def __init__(
         self,
         path: str,
+        file: StoreFile,
         connect: Callable[[], apsw.Connection],
         book: dict[str, Script],
         clock: Callable[[], int],
         size: int,
     ) -> None:
         self._path = path
+        self._file = file
         self._connect = connect
         self._book = book
         self._clock = clock
-        self._idle: queue.LifoQueue[apsw.Connection | None] = queue.LifoQueue()
+        self._idle: queue.LifoQueue[_Idle] = queue.LifoQueue()
         for _ in range(size):
             self._idle.put(None)
         self._size = size
@@ -62,16 +75,21 @@ class _Readers:
         """Run a reading operation on one snapshot, on the calling thread."""
         connection = self._idle.get()
         try:
+            if isinstance(connection, _Ended):
+                raise HandleClosed()
+            self._file.require()
             if connection is None:
                 connection = self._connect()
+                # It may have been replaced between the look and the opening.
+                self._file.require()
             return self._snapshot(connection, op, args)
-        except Exception as failure:
-            if connection is not None and not isinstance(failure, apsw.Error):
-                raise translate(failure, self._path) from failure
-            if connection is not None:
+        except (apsw.Error, OSError, MemoryError) as failure:
+            number = 0
+            if isinstance(connection, apsw.Connection):
+                number = connection.system_errno
                 connection.close()
                 connection = None
-            raise translate(failure, self._path) from failure
+            raise translate(failure, self._path, number) from failure
         finally:
             self._idle.put(connection)
 
@@ -95,8 +113,9 @@ class _Readers:
         self.threads.shutdown(wait=True)
         for _ in range(self._size):
             connection = self._idle.get()
-            if connection is not None:
+            if isinstance(connection, apsw.Connection):
                 connection.close()
+        self._idle.put(_Ended.ENDED)
 
 
 class SqliteCore:
@@ -111,6 +130,7 @@ class SqliteCore:
         readers: int = 4,
         read_only: bool = False,
         migrate: bool = True,
+        busy_ms: int = sqlite_schema.BUSY_MS,
         max_group: int = 64,
         max_group_seconds: float = 0.05,
         allow_network: bool = False,
@@ -123,75 +143,80 @@ class SqliteCore:
         self._closed = False
         self._close_gate = threading.Lock()
         self._book = scripts()
+        self._busy_ms = busy_ms
+        self._group = (max_group, max_group_seconds)
+        self._synchronous = synchronous
+        self.writer: Writer | None = None
+        self._readers: _Readers | None = None
         memory = path == MEMORY
         if not memory and not allow_network:
             sqlite_schema.refuse_network(path)
-        read_only = read_only or (os.path.exists(path) and not os.access(path, os.W_OK))
+        self._read_only = read_only or (os.path.exists(path) and not os.access(path, os.W_OK))
+        try:
+            if memory:
+                self.writer = self._start_writer(None)
+            else:
+                self._prepare_file(readers, migrate)
+        except (apsw.Error, OSError) as failure:
+            raise translate(failure, self.path) from failure
 
-        def connect(query_only: bool = False) -> apsw.Connection:
-            return sqlite_schema.connect(
-                path, read_only=read_only, synchronous=synchronous, query_only=query_only
-            )
-
-        def connect_writer() -> apsw.Connection:
-            connection = connect()
-            sqlite_schema.become_wal(connection)
-            return connection
-
-        self.writer: Writer | None = None
-        self._readers: _Readers | None = None
-        if memory:
-            self._prepare_memory(connect_writer, max_group, max_group_seconds)
-            return
-        self._prepare_file(connect, read_only, migrate)
-        if not read_only:
-            self.writer = Writer(
-                path,
-                connect_writer,
-                self._book,
-                self._clock,
-                max_group=max_group,
-                max_group_seconds=max_group_seconds,
-            )
-        self._readers = _Readers(path, lambda: connect(True), self._book, self._clock, readers)
-
-    def _prepare_memory(
-        self, connect: Callable[[], apsw.Connection], max_group: int, seconds: float
-    ) -> None:
-        """A database in memory has one connection, so its reads go through the writer too."""
-
-        def connect_and_migrate() -> apsw.Connection:
-            connection = connect()
-            sqlite_schema.apply(connection, self._clock)
-            return connection
-
-        self.writer = Writer(
-            MEMORY,
-            connect_and_migrate,
-            self._book,
-            self._clock,
-            max_group=max_group,
-            max_group_seconds=seconds,
+    def _connect(self, *, query_only: bool = False, create: bool = False) -> apsw.Connection:
+        return sqlite_schema.connect(
+            self.path,
+            read_only=self._read_only,
+            synchronous=self._synchronous,
+            query_only=query_only,
+            create=create,
+            busy_ms=self._busy_ms,
         )
 
-    def _prepare_file(
-        self, connect: Callable[[], apsw.Connection], read_only: bool, migrate: bool
-    ) -> None:
-        try:
-            connection = connect()
-        except apsw.Error as failure:
-            raise translate(failure, self.path) from failure
+    def _start_writer(self, file: StoreFile | None) -> Writer:
+        """A database in memory has one connection, so its reads go through the writer too."""
+
+        def connect() -> apsw.Connection:
+            connection = self._connect(create=file is None)
+            if file is None:
+                sqlite_schema.apply(connection, self._clock)
+            else:
+                file.require()
+            sqlite_schema.become_wal(connection, self._busy_ms)
+            return connection
+
+        max_group, max_group_seconds = self._group
+        return Writer(
+            self.path,
+            file,
+            connect,
+            self._book,
+            self._clock,
+            busy_ms=self._busy_ms,
+            max_group=max_group,
+            max_group_seconds=max_group_seconds,
+        )
+
+    def _prepare_file(self, readers: int, migrate: bool) -> None:
+        connection = self._connect(create=True)
         try:
             status = sqlite_schema.status(connection)
-            status.require_usable(migrate=migrate and not read_only)
+            status.require_usable(migrate=migrate and not self._read_only)
             if status.pending:
-                sqlite_schema.become_wal(connection)
+                sqlite_schema.become_wal(connection, self._busy_ms)
                 status = sqlite_schema.apply(connection, self._clock)
                 status.require_usable(migrate=False)
-        except apsw.Error as failure:
-            raise translate(failure, self.path) from failure
+            # Its inode is looked at while it is held open.
+            file = StoreFile(self.path)
+            if not self._read_only:
+                self.writer = self._start_writer(file)
         finally:
             connection.close()
+        self._readers = _Readers(
+            self.path,
+            file,
+            lambda: self._connect(query_only=True),
+            self._book,
+            self._clock,
+            readers,
+        )
 
     def _check(self) -> None:
         if self._pid != os.getpid():
@@ -241,9 +266,10 @@ class SqliteBlockingEngine(SqliteCore):
         job = Job(op, args, lambda _: done.set())
         writer.submit(job)
         interrupted: BaseException | None = None
-        while not done.is_set():
+        while True:
             try:
                 done.wait()
+                break
             except BaseException as signal:
                 interrupted = signal
         if interrupted is not None:
@@ -267,7 +293,13 @@ class SqliteEngine(SqliteCore):
         if self._readers is None:
             return await self.write(op, *args)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers.threads, self._readers.run, op, args)
+        try:
+            running = loop.run_in_executor(self._readers.threads, self._readers.run, op, args)
+        except RuntimeError:
+            # The handle was closed by another thread since it was looked at.
+            self._check()
+            raise
+        return await running
 
     async def write(self, op: Callable[..., Op[T]], *args: Any) -> T:
         """Run a writing operation. A cancelled caller is cancelled after the outcome is known."""

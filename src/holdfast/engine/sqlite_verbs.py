@@ -43,7 +43,7 @@ class SqliteVerbs:
         """Bring the file up to date, making it when it is not there."""
         with self._connected(changing=True) as connection:
             sqlite_schema.status(connection).require_usable(migrate=True)
-            sqlite_schema.become_wal(connection)
+            sqlite_schema.become_wal(connection, sqlite_schema.BUSY_MS)
             status = sqlite_schema.apply(connection, self._clock)
         status.require_usable(migrate=False)
         return status
@@ -65,7 +65,12 @@ class SqliteVerbs:
     def _connection(self, changing: bool) -> apsw.Connection:
         if changing:
             return sqlite_schema.connect(
-                self._path, read_only=False, synchronous="full", query_only=False
+                self._path,
+                read_only=False,
+                synchronous="full",
+                query_only=False,
+                create=True,
+                busy_ms=sqlite_schema.BUSY_MS,
             )
         # A read-only connection would leave the log and the shared memory that it makes behind; one
         # that may write removes them. But a log that was there before is not for us to fold in.

@@ -295,9 +295,7 @@ class Writer:
         for job in group:
             if not isinstance(job.value, Failed):
                 job.fail(
-                    error
-                    if known
-                    else OutcomeUnknown(operation=job.operation(), reason=str(error))
+                    error if known else OutcomeUnknown(operation=job.operation(), reason=str(error))
                 )
         if not known and self._file is not None:
             # What the connection has in memory is not to be trusted any more.

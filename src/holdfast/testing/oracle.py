@@ -13,8 +13,7 @@ agrees with the recorded origin; the place of a cursor stays good when its node 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 from holdfast.contract.errors import (
     AttachmentUnknown,
@@ -22,12 +21,10 @@ from holdfast.contract.errors import (
     ComponentMissing,
     HeadMoved,
     Invalid,
-    LaneBusy,
     LaneLost,
     NodeCollision,
     NodeUnknown,
     NotRetained,
-    SessionDeleted,
     SessionExists,
     SessionUnknown,
     TooLarge,
@@ -41,9 +38,6 @@ from holdfast.contract.records import (
     Fence,
     Head,
     History,
-    Holder,
-    Lane,
-    LaneStatus,
     Node,
     Origin,
     Page,
@@ -57,9 +51,9 @@ from holdfast.contract.records import (
     UsageTotal,
     Vacuumed,
 )
+from holdfast.testing.oracle_lanes import OracleLanes
 from holdfast.testing.oracle_rows import (
     Intent,
-    StoredLane,
     StoredNode,
     StoredRevision,
     StoredSession,
@@ -74,32 +68,12 @@ from holdfast.testing.oracle_turns import (
     require_id,
 )
 
-T = TypeVar("T")
 DAY_MS = 86_400_000
 AMOUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "cost_micros")
 
 
-class Oracle:
+class Oracle(OracleLanes):
     """One tenant. The methods are those of the facades of a store, all on one object."""
-
-    def __init__(self, clock: Callable[[], int], new_id: Callable[[], str]) -> None:
-        self._clock = clock
-        self._new_id = new_id
-        self._sessions: dict[str, StoredSession] = {}
-
-    # --- who is there
-
-    def _live(self, session: str) -> StoredSession:
-        found = self._sessions.get(session)
-        if found is None:
-            raise SessionUnknown(session=session)
-        if found.deleted:
-            raise SessionDeleted(session=session)
-        return found
-
-    def _seen(self, session: str) -> StoredSession | None:
-        found = self._sessions.get(session)
-        return None if found is None or found.deleted else found
 
     def live_sessions(self) -> list[StoredSession]:
         """Every session that can be read."""
@@ -157,7 +131,7 @@ class Oracle:
             found.sort(key=lambda info: (info.active_at_ms // 60_000, info.session), reverse=True)
         else:
             found.sort(key=lambda info: (info.created_at_ms, info.session), reverse=True)
-        return _page(found, after, limit)
+        return page_of(found, after, limit)
 
     def update(
         self,
@@ -224,7 +198,7 @@ class Oracle:
     ) -> Page[Revision]:
         found = self._seen(session)
         rows = [] if found is None else [row.record(session) for row in found.revisions]
-        return _page(rows[::-1], after, limit)
+        return page_of(rows[::-1], after, limit)
 
     # --- the turn
 
@@ -505,7 +479,7 @@ class Oracle:
     def graph(self, session: str, *, after: str | None = None, limit: int = 1000) -> Page[Node]:
         found = self._seen(session)
         nodes = [] if found is None else [node for node in found.seen() if not node.hidden]
-        return _page([node.record() for node in nodes], after, limit)
+        return page_of([node.record() for node in nodes], after, limit)
 
     def tombstone(self, session: str, nodes: Sequence[str]) -> int:
         found = self._live(session)
@@ -520,97 +494,6 @@ class Oracle:
         for node in hit:
             node.emptied = True
         return Vacuumed(session=session, nodes=len(hit))
-
-    # --- lanes
-
-    def _live_lane(self, found: StoredSession) -> StoredLane | None:
-        lane = found.lane
-        return lane if lane is not None and lane.expires_at_ms > self._clock() else None
-
-    def _holds(self, found: StoredSession, fence: Fence) -> bool:
-        lane = found.lane
-        return lane is not None and (lane.owner, lane.token, found.generation) == (
-            fence.owner,
-            fence.token,
-            fence.generation,
-        )
-
-    def _busy(self, found: StoredSession, lane: StoredLane) -> LaneBusy:
-        return LaneBusy(
-            session=found.id,
-            owner=lane.owner,
-            generation=found.generation,
-            expires_at_ms=lane.expires_at_ms,
-        )
-
-    def claim(self, session: str, owner: str, *, ttl_ms: int = 30_000) -> Lane:
-        token = self._new_id()
-        found = self._live(session)
-        now, was, live = self._clock(), found.lane, self._live_lane(found)
-        displaced = None
-        if live is not None:
-            if live.owner != owner:
-                raise self._busy(found, live)
-            claimed_at_ms = live.claimed_at_ms
-        else:
-            claimed_at_ms = now
-            if was is not None:
-                displaced = Holder(
-                    owner=was.owner,
-                    generation=found.generation,
-                    expires_at_ms=was.expires_at_ms,
-                )
-            found.generation += 1
-        found.lane = StoredLane(owner, token, claimed_at_ms, now + ttl_ms)
-        return self._granted(found, found.lane, displaced)
-
-    def _granted(self, found: StoredSession, lane: StoredLane, displaced: Holder | None) -> Lane:
-        return Lane(
-            session=found.id,
-            owner=lane.owner,
-            token=lane.token,
-            generation=found.generation,
-            claimed_at_ms=lane.claimed_at_ms,
-            expires_at_ms=lane.expires_at_ms,
-            displaced=displaced,
-        )
-
-    def renew(self, fence: Fence, *, ttl_ms: int = 30_000) -> Lane:
-        found = self._live(fence.session)
-        lane = self._live_lane(found)
-        if lane is None or not self._holds(found, fence):
-            raise LaneLost(session=fence.session)
-        lane.expires_at_ms = self._clock() + ttl_ms
-        return self._granted(found, lane, None)
-
-    def release(self, fence: Fence) -> bool:
-        found = self._seen(fence.session)
-        if found is None or not self._holds(found, fence):
-            return False
-        found.lane = None
-        return True
-
-    def read(self, session: str) -> LaneStatus | None:
-        found = self._seen(session)
-        if found is None:
-            return None
-        lane = found.lane
-        return LaneStatus(
-            session=session,
-            owner=None if lane is None else lane.owner,
-            generation=found.generation,
-            claimed_at_ms=None if lane is None else lane.claimed_at_ms,
-            expires_at_ms=None if lane is None else lane.expires_at_ms,
-            live=self._live_lane(found) is not None,
-        )
-
-    def displace(self, session: str) -> LaneStatus:
-        found = self._live(session)
-        found.lane = None
-        found.generation += 1
-        status = self.read(session)
-        assert status is not None
-        return status
 
     # --- usage
 
@@ -655,7 +538,7 @@ class Oracle:
 
     def rows(self, session: str, *, after: str | None = None, limit: int = 100) -> Page[UsageRow]:
         found = self._seen(session)
-        return _page([] if found is None else found.usage, after, limit)
+        return page_of([] if found is None else found.usage, after, limit)
 
 
 def _replayed(receipt: Receipt) -> Receipt:
@@ -668,10 +551,3 @@ def _replayed(receipt: Receipt) -> Receipt:
         at_ms=receipt.at_ms,
         replayed=True,
     )
-
-
-def _page(items: Sequence[T], after: str | None, limit: int) -> Page[T]:
-    """The oracle's own cursor is the number of items that came before."""
-    begin = int(after or 0)
-    end = begin + limit
-    return Page(items=tuple(items[begin:end]), next=str(end) if end < len(items) else None)

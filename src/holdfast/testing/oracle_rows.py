@@ -6,11 +6,22 @@ remembers how many of another session's nodes it sees. Nothing here is an index.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from holdfast.contract.records import Head, Node, Origin, Receipt, Revision, SessionInfo, UsageRow
+from holdfast.contract.records import (
+    Head,
+    Node,
+    Origin,
+    Page,
+    Receipt,
+    Revision,
+    SessionInfo,
+    UsageRow,
+)
 
+T = TypeVar("T")
 Intent = tuple[object, ...]
 
 
@@ -178,3 +189,10 @@ def visible_path(leaf: StoredNode | None) -> list[StoredNode]:
             break
         path.append(node)
     return path[::-1]
+
+
+def page_of(items: Sequence[T], after: str | None, limit: int) -> Page[T]:
+    """The oracle's own cursor is the number of items that came before."""
+    begin = int(after or 0)
+    end = begin + limit
+    return Page(items=tuple(items[begin:end]), next=str(end) if end < len(items) else None)

@@ -1,4 +1,4 @@
-"""How the oracle reads a turn: what is wrong with it in itself, where its nodes hang, what it means.
+"""How the oracle reads a turn: what is wrong with it, where its nodes hang, what it means.
 
 The meaning is a plain tuple. It leaves out what may differ between two tries of one turn: the ids
 the turn gives to its new nodes, the expected revision, the fence and the release.

@@ -103,7 +103,7 @@ SELECT s.session, s.title, s.created_at_ms, s.active_at_ms, s.revision, s.leaf, 
     WHERE t.tenant = s.tenant AND t.session = s.session) AS tags,
   s.active_minute AS place
 FROM {schema}.session s
-WHERE s.tenant = :tenant AND s.deleted_at_ms IS NULL
+WHERE s.tenant = :tenant AND s.listed
   AND (s.active_minute, s.session) < (:place::bigint, :after::text)
   AND s.active_at_ms >= :active_since_ms::bigint
   AND s.active_minute >= :active_since_ms::bigint / 60000
@@ -125,7 +125,7 @@ SELECT s.session, s.title, s.created_at_ms, s.active_at_ms, s.revision, s.leaf, 
     WHERE t.tenant = s.tenant AND t.session = s.session) AS tags,
   s.created_at_ms AS place
 FROM {schema}.session s
-WHERE s.tenant = :tenant AND s.deleted_at_ms IS NULL
+WHERE s.tenant = :tenant AND s.listed
   AND (s.created_at_ms, s.session) < (:place::bigint, :after::text)
   AND s.active_at_ms >= :active_since_ms::bigint
   AND (:forked_from::text IS NULL OR s.origin_session = :forked_from::text)

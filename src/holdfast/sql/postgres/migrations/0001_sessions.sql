@@ -38,12 +38,15 @@ CREATE TABLE {schema}.session (
   base_session text COLLATE "C",
   base_seq bigint,
   deleted_at_ms bigint,
+  -- What listings ask for. A query that names a session does not mention it, so that no plan for it
+  -- can be made of a listing's index, which would read every session of the tenant.
+  listed boolean NOT NULL GENERATED ALWAYS AS (deleted_at_ms IS NULL) STORED,
   PRIMARY KEY (tenant, session)
 );
 CREATE INDEX session_active ON {schema}.session (tenant, active_minute, session)
-  WHERE deleted_at_ms IS NULL;
+  WHERE listed;
 CREATE INDEX session_created ON {schema}.session (tenant, created_at_ms, session)
-  WHERE deleted_at_ms IS NULL;
+  WHERE listed;
 CREATE INDEX session_base ON {schema}.session (tenant, base_session) WHERE base_session IS NOT NULL;
 CREATE INDEX session_origin ON {schema}.session (tenant, origin_session)
   WHERE origin_session IS NOT NULL;
@@ -235,15 +238,41 @@ CREATE FUNCTION {schema}.commit_turns_v1(
   p_usage_cache_read bigint[], p_usage_cache_write bigint[], p_usage_reasoning bigint[],
   p_usage_cost_micros bigint[], p_usage_currency text[]
 ) RETURNS TABLE (ord bigint, revision bigint, leaf text, node_count bigint, at_ms bigint)
-LANGUAGE plpgsql VOLATILE AS $fn$
+LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan AS $fn$
 #variable_conflict use_column
+DECLARE
+  v_at_node text[]; v_at_session text[]; v_at_run bigint[]; v_at_seq bigint[]; v_at_depth bigint[];
+  v_forks text[]; v_clashed text[] := '{}'; v_place record;
 BEGIN
-  PERFORM FROM {schema}.session s WHERE s.tenant = p_tenant AND s.session = ANY (p_session)
-  ORDER BY s.session FOR NO KEY UPDATE;
+  SELECT array_agg(l.session) FILTER (WHERE l.base_session IS NOT NULL) INTO v_forks FROM (
+    SELECT s.session, s.base_session FROM {schema}.session s
+    WHERE s.tenant = p_tenant AND s.session = ANY (p_session)
+    ORDER BY s.session FOR NO KEY UPDATE) l;
   -- A turn that names content without bringing it must keep it from being reclaimed meanwhile.
   IF cardinality(p_ref_digest) > 0 THEN
     PERFORM FROM {schema}.blob b WHERE b.tenant = p_tenant AND b.digest = ANY (p_ref_digest)
     ORDER BY b.digest FOR KEY SHARE;
+  END IF;
+  -- Turns that extend another place than the leaf, and ids that a fork may have inherited, are rare
+  -- enough to be looked at one by one: in the statement below they would cost every turn.
+  IF cardinality(array_remove(p_place, NULL)) > 0 THEN
+    FOR v_place IN SELECT r.ord, v.* FROM unnest(p_session, p_place) WITH ORDINALITY AS r(s, p, ord)
+      CROSS JOIN LATERAL {schema}.visible_v1(p_tenant, r.s, r.p) v LOOP
+      v_at_node[v_place.ord] := v_place.node;
+      v_at_session[v_place.ord] := v_place.session;
+      v_at_run[v_place.ord] := v_place.run;
+      v_at_seq[v_place.ord] := v_place.seq;
+      v_at_depth[v_place.ord] := v_place.depth;
+    END LOOP;
+  END IF;
+  IF v_forks IS NOT NULL THEN
+    SELECT coalesce(array_agg(r.s), '{}') INTO v_clashed
+    FROM unnest(p_session, p_node_n, p_node_hi) AS r(s, n, hi)
+    WHERE r.s = ANY (v_forks) AND EXISTS (
+      SELECT FROM {schema}.lineage_v1(p_tenant, r.s) l
+      CROSS JOIN unnest(p_node[r.hi - r.n + 1 : r.hi]) AS x(node)
+      CROSS JOIN LATERAL (SELECT FROM {schema}.node n WHERE n.tenant = p_tenant
+        AND n.session = l.session AND n.node = x.node AND n.seq <= l.upto LIMIT 1) n);
   END IF;
   RETURN QUERY
   WITH req AS MATERIALIZED (
@@ -260,16 +289,15 @@ BEGIN
   ), clock AS MATERIALIZED (
     SELECT {schema}.now_ms() AS now
   ), held AS MATERIALIZED (
-    SELECT r.*, c.now, s.revision + 1 AS new_revision, s.last_seq, s.node_count, s.base_session,
+    SELECT r.*, c.now, s.revision + 1 AS new_revision, s.last_seq, s.node_count,
       s.state_session, s.state_revision,
-      CASE WHEN r.at_leaf THEN s.leaf ELSE b.node END AS at_node,
-      CASE WHEN r.at_leaf THEN s.leaf_session ELSE b.session END AS at_session,
-      CASE WHEN r.at_leaf THEN s.leaf_run ELSE b.run END AS at_run,
-      CASE WHEN r.at_leaf THEN s.leaf_seq ELSE b.seq END AS at_seq,
-      CASE WHEN r.at_leaf THEN s.leaf_depth ELSE coalesce(b.depth, 0) END AS at_depth
+      CASE WHEN r.at_leaf THEN s.leaf ELSE v_at_node[r.ord] END AS at_node,
+      CASE WHEN r.at_leaf THEN s.leaf_session ELSE v_at_session[r.ord] END AS at_session,
+      CASE WHEN r.at_leaf THEN s.leaf_run ELSE v_at_run[r.ord] END AS at_run,
+      CASE WHEN r.at_leaf THEN s.leaf_seq ELSE v_at_seq[r.ord] END AS at_seq,
+      CASE WHEN r.at_leaf THEN s.leaf_depth ELSE coalesce(v_at_depth[r.ord], 0) END AS at_depth
     FROM req r CROSS JOIN clock c
     JOIN {schema}.session s ON s.tenant = p_tenant AND s.session = r.session
-    LEFT JOIN LATERAL {schema}.visible_v1(p_tenant, r.session, r.place) b ON true
     WHERE s.deleted_at_ms IS NULL
       AND (r.expected IS NULL OR r.expected = s.revision) -- guard: cas
       AND s.revision < 9223372036854775807
@@ -281,15 +309,11 @@ BEGIN
       AND NOT EXISTS (SELECT FROM {schema}.receipt p WHERE p.tenant = p_tenant
                       AND p.session = r.session AND p.turn = r.turn) -- guard: receipt
       AND r.n_claims = 0 AND r.n_attachments = 0
-      AND (r.place IS NULL OR b.node IS NOT NULL)
+      AND (r.place IS NULL OR v_at_node[r.ord] IS NOT NULL)
       AND NOT EXISTS (SELECT FROM unnest(p_node[r.node_hi - r.node_n + 1 : r.node_hi]) AS x(node)
         CROSS JOIN LATERAL (SELECT FROM {schema}.node n WHERE n.tenant = p_tenant
           AND n.session = r.session AND n.node = x.node LIMIT 1) n) -- guard: node-create-only
-      AND (s.base_session IS NULL OR NOT EXISTS (
-        SELECT FROM {schema}.lineage_v1(p_tenant, r.session) l
-        CROSS JOIN unnest(p_node[r.node_hi - r.node_n + 1 : r.node_hi]) AS x(node)
-        CROSS JOIN LATERAL (SELECT FROM {schema}.node n WHERE n.tenant = p_tenant
-          AND n.session = l.session AND n.node = x.node AND n.seq <= l.upto LIMIT 1) n))
+      AND r.session <> ALL (v_clashed)
       AND r.ref_n = (SELECT count(*)
         FROM unnest(p_ref_digest[r.ref_hi - r.ref_n + 1 : r.ref_hi]) AS x(digest)
         CROSS JOIN LATERAL (SELECT FROM {schema}.blob b WHERE b.tenant = p_tenant
