@@ -26,7 +26,7 @@ _SAID = {
     "turn-4": ("How is the weather?", "Sunny, 24 degrees, wind in the evening."),
     "turn-5": ("Then plan the days.", "Alfama, then Belem, then the coast."),
     "turn-6": ("Anything special?", "I have ordered a helicopter for 4,000 EUR."),
-    "train-1": ("I take the train.", "The night train to Hendaye, then Lisbon."),
+    "train-1": ("I take the train.", "By night, by way of Hendaye."),
 }
 _MODELS = {"turn-1": "small", "turn-6": "large"}
 

@@ -81,7 +81,10 @@ class CommitFacts:
     missing: str | None
 
 
-_Row = tuple[str | None, int, int, int]  # parent, position, position of its run, depth offset
+# Parent, position, position where its run begins, depth above the place, and the same of its base:
+# position (0 is the place itself) and where the base's run begins.
+_Row = tuple[str | None, int, int, int, int, int]
+_PLACE: _Row = (None, 0, 0, 0, 0, 0)
 
 
 class _Strand:
@@ -92,21 +95,16 @@ class _Strand:
         self.place: str | None = None
         self.place_field = "leaf"
         self.rows: list[_Row] = []
-        self.runs: list[tuple[int, int, int, int]] = []  # run_pos, base pos, run of it, off of it
         known: dict[str, int] = {}
         for index, (node, own) in enumerate(zip(nodes, ids, strict=True)):
             pos = index + 1
             if own in known:
                 raise Invalid(field=f"nodes[{index}].id", reason=f"{own!r} is twice in the turn")
             base = self._base(index, node, known)
-            if base == index and index:
-                before = self.rows[index - 1]
-                row: _Row = (ids[index - 1], pos, before[2], before[3] + 1)
-            else:
-                origin: _Row = self.rows[base - 1] if base else (None, 0, 0, 0)
-                self.runs.append((pos, base, origin[2], origin[3]))
-                row = (ids[base - 1] if base else None, pos, pos, origin[3] + 1)
-            self.rows.append(row)
+            origin = self.rows[base - 1] if base else _PLACE
+            run_pos = origin[2] if base == index and index else pos
+            parent = ids[base - 1] if base else None
+            self.rows.append((parent, pos, run_pos, origin[3] + 1, base, origin[2]))
             known[own] = pos
 
     def _base(self, index: int, node: NewNode, known: dict[str, int]) -> int:
@@ -130,8 +128,7 @@ class _Strand:
 
     def shape(self) -> list[tuple[int, int]]:
         """The structure without any minted id: where each node hangs, counted in the turn."""
-        bases = {run[0]: run[1] for run in self.runs}
-        return [(row[1], bases.get(row[1], row[1] - 1)) for row in self.rows]
+        return [(row[1], row[4]) for row in self.rows]
 
 
 def plan_commit(turn: Turn, *, tenant: str, turn_id: str, limits: Limits) -> CommitPlan:
@@ -155,7 +152,7 @@ def plan_commit(turn: Turn, *, tenant: str, turn_id: str, limits: Limits) -> Com
     size = sum(map(len, bodies)) + sum(blob[2] for blob in blobs)
     if size > limits.commit_bytes:
         raise TooLarge(field="turn.bytes", actual=size, limit=limits.commit_bytes)
-    leaf_row = strand.rows[leaf - 1] if leaf else (None, 0, 0, 0)
+    leaf_row = strand.rows[leaf - 1] if leaf else _PLACE
     params: dict[str, Any] = {
         "tenant": tenant,
         "session": session,
@@ -169,13 +166,12 @@ def plan_commit(turn: Turn, *, tenant: str, turn_id: str, limits: Limits) -> Com
         "leaf_pos": leaf_row[1],
         "leaf_run_pos": leaf_row[2],
         "leaf_off": leaf_row[3],
-        "n_claims": len(turn.claims),
-        "n_attachments": len(turn.attachments),
+        "payload_bytes": size,
+        "n_unheld": len(turn.claims) + len(turn.attachments),
         "nodes": [
             (own, kind, body, node_digest(tenant, session, own, kind, body), *row)
             for own, kind, body, row in zip(ids, kinds, bodies, strand.rows, strict=True)
         ],
-        "runs": strand.runs,
         "state": state,
         "blobs": blobs,
         "refs": list(refs.items()),

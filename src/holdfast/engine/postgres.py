@@ -494,11 +494,9 @@ async def run_parts(connection: Any, call: Call, params: Params) -> Rows | None:
         try:
             if text.kind == "when" and not values[text.subject]:
                 continue
-            arguments = text.arguments(values)
+            arguments = text.merged([values]) if call.merged_by else text.arguments(values)
         except LookupError as missing:
             raise Failed(Fault.DEFECT, f"there is no value for {missing}") from missing
-        if call.merged_by:
-            arguments = text.merged([arguments])
         records = await connection.fetch(text.sql, *arguments)
         if text.kind == "guard":
             if not records:

@@ -7,16 +7,17 @@ list per column of children; only the tenant stays a scalar.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from operator import itemgetter
 from typing import Any
 
 from holdfast.sql.catalog import Block, CatalogError, Part, placed
 
 Params = Mapping[str, Any]
-Getter = Callable[[Params], Any]
+# What a merged block may name beside the columns of children: how many rows a request has, where
+# they end among all, and for each row the request it belongs to.
+COUNTS = {"n", "hi", "ord"}
 Rows = list[tuple[Any, ...]]
 
 # The names under which a failed or unknown operation is reported. Tokens are never among them.
@@ -38,31 +39,54 @@ _IDS = (
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One statement: its text with `$k`, where its arguments come from, and how they merge."""
+    """One statement: its text with `$k`, and where its arguments come from."""
 
     kind: str
     subject: str
     sql: str
-    getters: tuple[Getter, ...]
-    merges: tuple[str, ...]
+    values: tuple[tuple[str, str, int], ...]  # a name, how it is bound, and which column of it
+    children: tuple[tuple[str, int], ...]  # whose rows are bound, and how many columns they have
 
     def arguments(self, params: Params) -> list[Any]:
         """The arguments of one request."""
-        return [get(params) for get in self.getters]
-
-    def merged(self, requests: Sequence[list[Any]]) -> list[Any]:
-        """The arguments of one call for many requests, from the arguments of each."""
+        columns = {child: _columns(params[child], width) for child, width in self.children}
         out: list[Any] = []
-        for at, how in enumerate(self.merges):
-            if how == "same":
-                out.append(requests[0][at])
-            elif how == "flat":
-                out.append(list(chain.from_iterable(request[at] for request in requests)))
-            elif how == "ends":
-                out.append(list(accumulate(request[at] for request in requests)))
+        for name, how, at in self.values:
+            if how == "column":
+                out.append(columns[name][at])
+            elif how == "n":
+                out.append(len(params[name]))
             else:
-                out.append([request[at] for request in requests])
+                out.append(params[name])
         return out
+
+    def merged(self, requests: Sequence[Params]) -> list[Any]:
+        """The arguments of one call for many requests."""
+        columns: dict[str, Sequence[Sequence[Any]]] = {}
+        counts: dict[str, list[int]] = {}
+        for child, width in self.children:
+            rows = [request[child] for request in requests]
+            counts[child] = [len(part) for part in rows]
+            columns[child] = _columns(list(chain.from_iterable(rows)), width)
+        out: list[Any] = []
+        for name, how, at in self.values:
+            if how == "column":
+                out.append(columns[name][at])
+            elif how == "list":
+                out.append([request[name] for request in requests])
+            elif how == "same":
+                out.append(requests[0][name])
+            elif how == "n":
+                out.append(counts[name])
+            elif how == "hi":
+                out.append(list(accumulate(counts[name])))
+            else:
+                out.append([at for at, n in enumerate(counts[name], 1) for _ in range(n)])
+        return out
+
+
+def _columns(rows: Sequence[Sequence[Any]], width: int) -> Sequence[Sequence[Any]]:
+    return list(zip(*rows, strict=True)) if rows else [()] * width
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +117,8 @@ class Call:
 def compiled(block: Block, schema: str) -> Call:
     """Compile a block for a quoted schema name, or say what is wrong with it."""
     for child, columns in block.columns.items():
-        if "n" in columns or "hi" in columns:
-            raise CatalogError(f"{block.name}: {child}.n and {child}.hi are counts, not columns")
+        if COUNTS & set(columns):
+            raise CatalogError(f"{block.name}: {child} has a column named like a count")
     for part in block.parts:
         if part.kind == "each":
             raise CatalogError(f"{block.name}: a step 'each' has no meaning on this database")
@@ -113,44 +137,30 @@ def compiled(block: Block, schema: str) -> Call:
 
 def _text(block: Block, part: Part, schema: str) -> Text:
     place = {value: f"${at}" for at, value in enumerate(part.values, 1)}
-    getters: list[Getter] = []
-    merges: list[str] = []
+    values: list[tuple[str, str, int]] = []
+    children: dict[str, int] = {}
     for value in part.values:
         name, dot, column = value.partition(".")
         if not dot:
-            getters.append(itemgetter(name))
-            merges.append("same" if name == "tenant" else "list")
-        elif name not in block.columns:
+            values.append((name, "same" if name == "tenant" else "list", 0))
+            continue
+        if name not in block.columns:
             raise CatalogError(f"{block.name}: {name} are no children of it")
-        elif column in ("n", "hi"):
-            getters.append(_count(name))
-            merges.append("ends" if column == "hi" else "list")
+        children[name] = len(block.columns[name])
+        if column in COUNTS:
+            values.append((name, column, 0))
         elif column in block.columns[name]:
-            getters.append(_column(name, block.columns[name].index(column)))
-            merges.append("flat")
+            values.append((name, "column", block.columns[name].index(column)))
         else:
             raise CatalogError(f"{block.name}: {name} have no column {column}")
     text = placed(part, place).replace("{schema}", schema)
-    return Text(part.kind, part.subject, text, tuple(getters), tuple(merges))
+    return Text(part.kind, part.subject, text, tuple(values), tuple(children.items()))
 
 
-def _count(child: str) -> Getter:
-    return lambda params: len(params[child])
-
-
-def _column(child: str, at: int) -> Getter:
-    return lambda params: [row[at] for row in params[child]]
-
-
-def weight(arguments: Sequence[Any]) -> int:
-    """How many bytes of payload the arguments of one request carry."""
-    total = 0
-    for value in arguments:
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            total += len(value)
-        elif isinstance(value, list):
-            total += sum(len(v) for v in value if isinstance(v, (bytes, bytearray, memoryview)))
-    return total
+def weight(params: Params) -> int:
+    """How many bytes of payload a request carries; an operation says so, or it is small."""
+    size: int = params.get("payload_bytes", 0)
+    return size
 
 
 def picked(records: Sequence[Any], columns: tuple[str, ...]) -> Rows:

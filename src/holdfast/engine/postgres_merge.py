@@ -33,12 +33,12 @@ Key = tuple[Hashable, Hashable]
 class Request:
     """One waiting request. Its future gives the rows of its answer, or None when it is refused."""
 
-    __slots__ = ("arguments", "bytes", "future", "key")
+    __slots__ = ("bytes", "future", "key", "params")
 
-    def __init__(self, key: Key, arguments: list[Any], future: asyncio.Future[Rows | None]) -> None:
+    def __init__(self, key: Key, params: Params, future: asyncio.Future[Rows | None]) -> None:
         self.key = key
-        self.arguments = arguments
-        self.bytes = weight(arguments)
+        self.params = params
+        self.bytes = weight(params)
         self.future = future
 
     def answer(self, rows: Rows | None) -> None:
@@ -56,6 +56,7 @@ class Merger:
     def __init__(self, call: Call, send: Send, *, max_group: int, max_group_bytes: int) -> None:
         self._call = call
         self._text = call.parts[0]
+        self._names = {name for name, _, _ in self._text.values}
         self._send = send
         self._max_group = max_group
         self._max_bytes = max_group_bytes
@@ -72,7 +73,8 @@ class Merger:
         tenant = params.get("tenant")
         key = (tenant, params[self._call.merged_by])
         loop = asyncio.get_running_loop()
-        request = Request(key, self._text.arguments(params), loop.create_future())
+        self._require(params)
+        request = Request(key, params, loop.create_future())
         behind = self._taken.get(key)
         if behind is not None:
             behind.append(request)
@@ -81,6 +83,10 @@ class Merger:
             self._ready.setdefault(tenant, deque()).append(request)
             self._pump()
         return request.future
+
+    def _require(self, params: Params) -> None:
+        if not self._names <= params.keys():
+            raise KeyError(f"{self._call.name} lacks {sorted(self._names - params.keys())}")
 
     def _pump(self) -> None:
         loop = asyncio.get_running_loop()
@@ -166,7 +172,7 @@ class Merger:
         for attempt in range(1, REPEATS + 1):
             try:
                 records = await self._send(
-                    self._call, self._text.merged([request.arguments for request in batch])
+                    self._call, self._text.merged([request.params for request in batch])
                 )
             except Failed as failed:
                 if failed.fault is Fault.CONFLICT and attempt < REPEATS:

@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -263,7 +264,11 @@ class SqliteBlockingEngine(SqliteCore):
         """Run a writing operation; a signal does not take the caller away before the outcome."""
         writer = self._require_writer()
         done = threading.Event()
-        job = Job(op, args, lambda _: done.set())
+
+        def deliver(job: Job) -> None:
+            done.set()
+
+        job = Job(op, args, deliver)
         writer.submit(job)
         interrupted: BaseException | None = None
         while True:
@@ -287,6 +292,8 @@ class SqliteBlockingEngine(SqliteCore):
 class SqliteEngine(SqliteCore):
     """The engine for async callers, from any event loop."""
 
+    _box: _Mailbox | None = None
+
     async def read(self, op: Callable[..., Op[T]], *args: Any) -> T:
         """Run a reading operation on a reader thread."""
         self._check()
@@ -305,20 +312,19 @@ class SqliteEngine(SqliteCore):
         """Run a writing operation. A cancelled caller is cancelled after the outcome is known."""
         writer = self._require_writer()
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def deliver(job: Job) -> None:
-            with suppress(RuntimeError):  # The caller's loop is gone, and nobody waits.
-                loop.call_soon_threadsafe(_arrive, done)
-
-        job = Job(op, args, deliver)
+        box = self._box
+        if box is None or box.loop is not loop:
+            self._box = box = _Mailbox(loop)
+        waiter = _Waiter(loop, box)
+        job = Job(op, args, waiter.deliver)
         writer.submit(job)
         cancelled: asyncio.CancelledError | None = None
-        while not done.done():
+        while not waiter.arrived:
             try:
-                await asyncio.shield(done)
+                await waiter.future
             except asyncio.CancelledError as cancel:
                 cancelled = cancel
+                waiter.future = loop.create_future()
         if cancelled is not None:
             raise cancelled
         if isinstance(job.value, Failed):
@@ -331,6 +337,37 @@ class SqliteEngine(SqliteCore):
         await asyncio.get_running_loop().run_in_executor(None, self._shut)
 
 
-def _arrive(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)
+class _Waiter:
+    """An async caller of the writer. A cancelled wait is begun again, with another future."""
+
+    __slots__ = ("_box", "arrived", "future")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, box: _Mailbox) -> None:
+        self.arrived = False
+        self.future: asyncio.Future[None] = loop.create_future()
+        self._box = box
+
+    def deliver(self, job: Job) -> Callable[[], None]:
+        """Called by the writer's thread."""
+        self._box.waiters.append(self)
+        return self._box.ring
+
+
+class _Mailbox:
+    """Where the writer leaves outcomes for one event loop, which it wakes once for a group."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.waiters: deque[_Waiter] = deque()
+
+    def ring(self) -> None:
+        """Called by the writer's thread, after everything was left."""
+        with suppress(RuntimeError):  # The callers' loop is gone, and nobody waits.
+            self.loop.call_soon_threadsafe(self._empty)
+
+    def _empty(self) -> None:
+        while self.waiters:
+            waiter = self.waiters.popleft()
+            waiter.arrived = True
+            if not waiter.future.done():
+                waiter.future.set_result(None)

@@ -19,7 +19,7 @@ NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 
 
 def overflowed(failure: apsw.Error) -> bool:
-    """Whether a sum left the range of integers: it became a float, which a STRICT column refuses."""
+    """Whether a sum left the range of integers: as a float, a STRICT column refuses it."""
     datatype = getattr(failure, "extendedresult", 0) == apsw.SQLITE_CONSTRAINT_DATATYPE
     return datatype or "integer overflow" in str(failure)
 

@@ -15,6 +15,7 @@ from holdfast.ops.op import Answer, Step
 from holdfast.sql.catalog import Block, Part, catalog, placed
 
 Bind = Callable[[Mapping[str, Any]], tuple[Any, ...]]
+Derived = tuple[str, Callable[[Mapping[str, Any]], Any]]
 _json = msgspec.json.Encoder()
 NOTHING: tuple[Any, ...] = ()
 
@@ -23,7 +24,10 @@ def _column(child: str, index: int) -> Callable[[Mapping[str, Any]], str]:
     """A whole column of children, as the JSON array that json_each reads; bytes are hex."""
 
     def read(params: Mapping[str, Any]) -> str:
-        values = [row[index] for row in params[child]]
+        rows = params[child]
+        if not rows:
+            return "[]"
+        values = [row[index] for row in rows]
         plain = [value.hex() if isinstance(value, bytes) else value for value in values]
         return _json.encode(plain).decode()
 
@@ -40,7 +44,17 @@ def _count(child: str) -> Callable[[Mapping[str, Any]], int]:
 class CompiledPart:
     """One part of a script: its text, how its values are bound, and its column names."""
 
-    __slots__ = ("_order", "bind", "child", "child_bind", "kind", "names", "subject", "text")
+    __slots__ = (
+        "_order",
+        "bind",
+        "child",
+        "child_bind",
+        "kind",
+        "names",
+        "subject",
+        "text",
+        "values",
+    )
 
     def __init__(self, block: Block, part: Part) -> None:
         self.kind = part.kind
@@ -62,7 +76,8 @@ class CompiledPart:
         for number, index in enumerate(own, len(base) + 1):
             place[f"{self.child}.{block.columns[self.child][index]}"] = f"?{number}"
         self.text = placed(part, place)
-        self.bind = _binder(block, base)
+        self.values = base
+        self.bind = _binder(base)
         self.child_bind = _picker(own)
 
     def pick(self, wanted: tuple[str, ...], row: Sequence[Any]) -> tuple[Any, ...]:
@@ -83,35 +98,38 @@ def _picker(indexes: list[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     return operator.itemgetter(*indexes)
 
 
-def _binder(block: Block, values: list[str]) -> Bind:
-    if not any("." in value for value in values):
-        if not values:
-            return lambda params: NOTHING
-        if len(values) == 1:
-            only = values[0]
-            return lambda params: (params[only],)
-        return operator.itemgetter(*values)
-    readers: list[Callable[[Mapping[str, Any]], Any]] = []
-    for value in values:
-        child, dot, column = value.partition(".")
-        if not dot:
-            readers.append(operator.itemgetter(value))
-        elif column == "n":
-            readers.append(_count(child))
+def _binder(values: list[str]) -> Bind:
+    if not values:
+        return lambda params: NOTHING
+    if len(values) == 1:
+        only = values[0]
+        return lambda params: (params[only],)
+    return operator.itemgetter(*values)
+
+
+def _derived(block: Block, parts: Sequence[CompiledPart]) -> list[Derived]:
+    """What parts bind that is no parameter itself: the counts and whole columns of children."""
+    found: list[Derived] = []
+    for value in sorted({value for part in parts for value in part.values if "." in value}):
+        child, _, column = value.partition(".")
+        if column == "n":
+            found.append((value, _count(child)))
         else:
-            readers.append(_column(child, block.columns[child].index(column)))
-    return lambda params: tuple(read(params) for read in readers)
+            found.append((value, _column(child, block.columns[child].index(column))))
+    return found
 
 
 class Script:
     """A block, ready to run."""
 
-    __slots__ = ("explains", "guard", "name", "parts", "refused", "returns")
+    __slots__ = ("derived", "explains", "name", "parts", "refused", "returns", "why_derived")
 
     def __init__(self, block: Block) -> None:
         self.name = block.name
         self.parts = [CompiledPart(block, part) for part in block.parts]
         self.refused = CompiledPart(block, block.refused) if block.refused else None
+        self.derived = _derived(block, self.parts)
+        self.why_derived = _derived(block, [self.refused] if self.refused else [])
         self.returns = block.signature.returns
         self.explains = block.signature.explains
 
@@ -149,6 +167,8 @@ def _run_script(
 ) -> Answer:
     script = book[step.stmt.name]
     params: dict[str, Any] = {**step.params, "now": now}
+    for value, read in script.derived:
+        params[value] = read(params)
     rows: list[Any] = []
     for part in script.parts:
         kind = part.kind
@@ -157,7 +177,10 @@ def _run_script(
             if children:
                 base = part.bind(params)
                 bind = part.child_bind
-                connection.executemany(part.text, [base + bind(row) for row in children])
+                if len(children) == 1:
+                    connection.execute(part.text, base + bind(children[0]))
+                else:
+                    connection.executemany(part.text, [base + bind(row) for row in children])
         elif kind == "plain":
             connection.execute(part.text, part.bind(params))
         elif kind == "when":
@@ -169,6 +192,8 @@ def _run_script(
                 if not found:
                     why = script.refused
                     assert why is not None
+                    for value, read in script.why_derived:
+                        params[value] = read(params)
                     facts = _rows(connection, why, params)
                     return Answer([why.pick(script.explains, row) for row in facts], True)
                 params.update(zip(part.names, found[0], strict=True))

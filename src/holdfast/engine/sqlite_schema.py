@@ -50,8 +50,8 @@ def connect(
     read_only: bool,
     synchronous: str,
     query_only: bool,
-    create: bool,
-    busy_ms: int,
+    create: bool = True,
+    busy_ms: int = BUSY_MS,
 ) -> apsw.Connection:
     """One connection with every setting the store relies on."""
     flags = apsw.SQLITE_OPEN_NOMUTEX
@@ -72,7 +72,7 @@ def connect(
     return connection
 
 
-def become_wal(connection: apsw.Connection, busy_ms: int) -> None:
+def become_wal(connection: apsw.Connection, busy_ms: int = BUSY_MS) -> None:
     """Switch to WAL. The busy handler does not cover this switch, so it is retried here."""
     deadline = time.monotonic() + busy_ms / 1000
     pause = 0.001

@@ -39,12 +39,18 @@ RESTART_MS = 100
 
 
 class Job:
-    """One operation waiting for the writer, and where its outcome goes."""
+    """One operation waiting for the writer, and where its outcome goes.
+
+    What `deliver` returns is called once for all jobs of a group that return the same.
+    """
 
     __slots__ = ("args", "deliver", "op", "settled", "step", "value")
 
     def __init__(
-        self, op: Callable[..., Op[Any]], args: tuple[Any, ...], deliver: Callable[[Job], None]
+        self,
+        op: Callable[..., Op[Any]],
+        args: tuple[Any, ...],
+        deliver: Callable[[Job], Callable[[], None] | None],
     ) -> None:
         self.op = op
         self.args = args
@@ -188,8 +194,9 @@ class Writer:
             for job in group:
                 if not job.settled:
                     job.fail(error)
-        for job in group:
-            job.deliver(job)
+        for ring in {job.deliver(job) for job in group}:
+            if ring is not None:
+                ring()
         self._tend_log()
 
     def _require_connection(self) -> None:

@@ -20,7 +20,8 @@ A block is one statement, or a script of `-- step:` parts:
 
 Values are named: `:session`, and for a column of children `:nodes.node` (in an `each` part the
 value of the row, elsewhere the whole column). In a merged block `:session` is the list over all
-requests, `:nodes.n` and `:nodes.hi` are each request's number of rows and running end.
+requests, `:nodes.n` and `:nodes.hi` are each request's number of rows and running end, and
+`:nodes.ord` is for each row the request it belongs to.
 """
 
 from __future__ import annotations

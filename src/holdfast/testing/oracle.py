@@ -58,6 +58,7 @@ from holdfast.testing.oracle_rows import (
     StoredRevision,
     StoredSession,
     StoredState,
+    page_of,
     visible_path,
 )
 from holdfast.testing.oracle_turns import (

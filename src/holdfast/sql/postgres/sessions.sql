@@ -2,8 +2,8 @@
 -- Moves each session by one revision with everything its turn brings.
 -- mode: write
 -- merged by: session
--- children: nodes(node, kind, body, digest, parent, pos, run_pos, off)
--- children: runs(run_pos, base_pos, base_run_pos, base_off)
+-- children: nodes(node, kind, body, digest, parent, pos, run_pos, off, base_pos,
+-- children: base_run_pos)
 -- children: state(name, digest), blobs(digest, encoding, size, data), refs(name, digest)
 -- children: usage(ordinal, source, model, input, output, cache_read, cache_write,
 -- children: reasoning, cost_micros, currency)
@@ -11,20 +11,17 @@
 -- explains: known, deleted, revision, intent, receipt_revision, receipt_leaf, receipt_node_count
 -- explains: receipt_at_ms, lane_ok, lane_owner, lane_generation, lane_expires_at_ms
 -- explains: place_ok, clash, missing
--- Differs by necessity: the body is a function of two statements, so that the guard's snapshot is
--- younger than the locks, and so that a pooler that forgets statements does not cost a plan.
+-- Differs by necessity: the body is a function, so that what it judges by is younger than the locks
+-- it took, and so that a pooler that forgets statements does not cost their plans.
 -- step: guard
 SELECT ord, revision, leaf, node_count, at_ms FROM {schema}.commit_turns_v1(
   :tenant, :session, :turn, :intent, :expected, :fence_owner, :fence_token, :fence_generation,
-  :release, :at_leaf, :place, :leaf_node, :leaf_pos, :leaf_run_pos, :leaf_off,
-  :n_claims, :n_attachments,
-  :nodes.n, :nodes.hi, :nodes.node, :nodes.kind, :nodes.body, :nodes.digest, :nodes.parent,
-  :nodes.run_pos, :nodes.off,
-  :runs.n, :runs.hi, :runs.run_pos, :runs.base_pos, :runs.base_run_pos, :runs.base_off,
-  :state.n, :state.hi, :state.name, :state.digest,
-  :blobs.n, :blobs.hi, :blobs.digest, :blobs.encoding, :blobs.size, :blobs.data,
-  :refs.n, :refs.hi, :refs.digest,
-  :usage.n, :usage.hi, :usage.ordinal, :usage.source, :usage.model, :usage.input, :usage.output,
+  :release, :at_leaf, :place, :leaf_pos, :n_unheld,
+  :nodes.n, :nodes.hi, :nodes.ord, :nodes.node, :nodes.kind, :nodes.body, :nodes.digest,
+  :nodes.parent, :nodes.pos, :nodes.run_pos, :nodes.off, :nodes.base_pos, :nodes.base_run_pos,
+  :state.n, :state.ord, :state.name, :state.digest,
+  :blobs.ord, :blobs.digest, :blobs.encoding, :blobs.size, :blobs.data, :refs.ord, :refs.digest,
+  :usage.ord, :usage.ordinal, :usage.source, :usage.model, :usage.input, :usage.output,
   :usage.cache_read, :usage.cache_write, :usage.reasoning, :usage.cost_micros, :usage.currency)
 -- step: refused
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted, s.revision,

@@ -1,8 +1,8 @@
 -- name: sessions.commit
 -- Moves each session by one revision with everything its turn brings.
 -- mode: write
--- children: nodes(node, kind, body, digest, parent, pos, run_pos, off)
--- children: runs(run_pos, base_pos, base_run_pos, base_off)
+-- children: nodes(node, kind, body, digest, parent, pos, run_pos, off, base_pos,
+-- children: base_run_pos)
 -- children: state(name, digest), blobs(digest, encoding, size, data), refs(name, digest)
 -- children: usage(ordinal, source, model, input, output, cache_read, cache_write,
 -- children: reasoning, cost_micros, currency)
@@ -60,7 +60,7 @@ WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
         AND s.lane_expires_at_ms > :now END -- guard: fence
   AND NOT EXISTS (SELECT 1 FROM receipt p WHERE p.tenant = :tenant
                   AND p.session = :session AND p.turn = :turn) -- guard: receipt
-  AND :n_claims = 0 AND :n_attachments = 0
+  AND :n_unheld = 0
   AND NOT EXISTS (SELECT 1 FROM chain c CROSS JOIN json_each(:nodes.node) x
     CROSS JOIN node n INDEXED BY node_id
       ON n.tenant = :tenant AND n.session = c.session AND n.node = x.value
@@ -85,15 +85,15 @@ VALUES (:tenant, :session, :seq_was + :nodes.pos, :nodes.node,
   CASE WHEN :nodes.run_pos = 1 THEN :main_run ELSE :seq_was + :nodes.run_pos END,
   :at_depth + :nodes.off, coalesce(:nodes.parent, :at_node), :revision, :nodes.kind, :nodes.body,
   :nodes.digest, :now)
--- step: each runs
+-- step: each nodes
 INSERT INTO run (tenant, session, run, base_session, base_run, base_seq, base_depth)
-SELECT :tenant, :session, :seq_was + :runs.run_pos,
-  CASE WHEN :runs.base_pos = 0 THEN :at_session ELSE :session END,
-  CASE WHEN :runs.base_pos = 0 THEN :at_run WHEN :runs.base_run_pos = 1 THEN :main_run
-       ELSE :seq_was + :runs.base_run_pos END,
-  CASE WHEN :runs.base_pos = 0 THEN :at_seq ELSE :seq_was + :runs.base_pos END,
-  :at_depth + :runs.base_off
-WHERE :runs.run_pos > 1 OR NOT :goes_on
+SELECT :tenant, :session, :seq_was + :nodes.pos,
+  CASE WHEN :nodes.base_pos = 0 THEN :at_session ELSE :session END,
+  CASE WHEN :nodes.base_pos = 0 THEN :at_run WHEN :nodes.base_run_pos = 1 THEN :main_run
+       ELSE :seq_was + :nodes.base_run_pos END,
+  CASE WHEN :nodes.base_pos = 0 THEN :at_seq ELSE :seq_was + :nodes.base_pos END,
+  :at_depth + :nodes.off - 1
+WHERE :nodes.pos = :nodes.run_pos AND (:nodes.pos > 1 OR NOT :goes_on)
 -- step: each blobs
 INSERT INTO blob (tenant, digest, encoding, size, data)
 VALUES (:tenant, :blobs.digest, :blobs.encoding, :blobs.size, :blobs.data)

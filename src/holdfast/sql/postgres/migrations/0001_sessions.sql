@@ -217,235 +217,252 @@ LANGUAGE sql STABLE STRICT ROWS 1 AS $fn$
   ORDER BY c.level LIMIT 1
 $fn$;
 
--- Commits turns, one per session: locks the heads in order, then judges and writes in one statement
--- whose snapshot is younger than the locks. One row per accepted turn, none for a refused one.
+-- Commits turns, one per session: locks the heads in order, judges each turn by what the locked row
+-- and younger snapshots say, then writes what was accepted. One row per accepted turn, none for a
+-- refused one. Small statements cost less than one large one: their plans start quicker.
 CREATE FUNCTION {schema}.commit_turns_v1(
   p_tenant text, p_session text[], p_turn text[], p_intent bytea[], p_expected bigint[],
   p_fence_owner text[], p_fence_token text[], p_fence_generation bigint[], p_release boolean[],
-  p_at_leaf boolean[], p_place text[],
-  p_leaf_node text[], p_leaf_pos bigint[], p_leaf_run_pos bigint[], p_leaf_off bigint[],
-  p_n_claims bigint[], p_n_attachments bigint[],
-  p_node_n bigint[], p_node_hi bigint[], p_node text[], p_node_kind text[], p_node_body bytea[],
-  p_node_digest bytea[], p_node_parent text[], p_node_run_pos bigint[], p_node_off bigint[],
-  p_run_n bigint[], p_run_hi bigint[], p_run_pos bigint[], p_run_base_pos bigint[],
-  p_run_base_run_pos bigint[], p_run_base_off bigint[],
-  p_state_n bigint[], p_state_hi bigint[], p_state_name text[], p_state_digest bytea[],
-  p_blob_n bigint[], p_blob_hi bigint[], p_blob_digest bytea[], p_blob_encoding bigint[],
-  p_blob_size bigint[], p_blob_data bytea[],
-  p_ref_n bigint[], p_ref_hi bigint[], p_ref_digest bytea[],
-  p_usage_n bigint[], p_usage_hi bigint[], p_usage_ordinal bigint[], p_usage_source text[],
-  p_usage_model text[], p_usage_input bigint[], p_usage_output bigint[],
-  p_usage_cache_read bigint[], p_usage_cache_write bigint[], p_usage_reasoning bigint[],
-  p_usage_cost_micros bigint[], p_usage_currency text[]
+  p_at_leaf boolean[], p_place text[], p_leaf_pos bigint[], p_n_unheld bigint[],
+  p_node_n bigint[], p_node_hi bigint[], p_node_ord bigint[], p_node text[], p_node_kind text[],
+  p_node_body bytea[], p_node_digest bytea[], p_node_parent text[], p_node_pos bigint[],
+  p_node_run_pos bigint[], p_node_off bigint[], p_node_base_pos bigint[],
+  p_node_base_run_pos bigint[],
+  p_state_n bigint[], p_state_ord bigint[], p_state_name text[], p_state_digest bytea[],
+  p_blob_ord bigint[], p_blob_digest bytea[], p_blob_encoding bigint[], p_blob_size bigint[],
+  p_blob_data bytea[], p_ref_ord bigint[], p_ref_digest bytea[],
+  p_usage_ord bigint[], p_usage_ordinal bigint[], p_usage_source text[], p_usage_model text[],
+  p_usage_input bigint[], p_usage_output bigint[], p_usage_cache_read bigint[],
+  p_usage_cache_write bigint[], p_usage_reasoning bigint[], p_usage_cost_micros bigint[],
+  p_usage_currency text[]
 ) RETURNS TABLE (ord bigint, revision bigint, leaf text, node_count bigint, at_ms bigint)
 LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan AS $fn$
 #variable_conflict use_column
 DECLARE
+  v record;
+  v_now bigint;
+  v_bad bigint[];
+  v_forks bigint[];
+  v_n integer := cardinality(p_session);
+  v_ok boolean[] := array_fill(false, ARRAY[v_n]);
+  v_revision bigint[] := array_fill(NULL::bigint, ARRAY[v_n]);
+  v_was_session text[] := array_fill(NULL::text, ARRAY[v_n]);
+  v_was_revision bigint[] := array_fill(NULL::bigint, ARRAY[v_n]);
+  v_places boolean := false;
+  v_first bigint;
+  v_seq bigint[]; v_count bigint[]; v_goes_on boolean[]; v_main_run bigint[];
   v_at_node text[]; v_at_session text[]; v_at_run bigint[]; v_at_seq bigint[]; v_at_depth bigint[];
-  v_forks text[]; v_clashed text[] := '{}'; v_place record;
+  v_leaf text[]; v_leaf_session text[]; v_leaf_run bigint[]; v_leaf_seq bigint[];
+  v_leaf_depth bigint[];
+  v_state_session text[]; v_state_revision bigint[];
 BEGIN
-  SELECT array_agg(l.session) FILTER (WHERE l.base_session IS NOT NULL) INTO v_forks FROM (
-    SELECT s.session, s.base_session FROM {schema}.session s
-    WHERE s.tenant = p_tenant AND s.session = ANY (p_session)
-    ORDER BY s.session FOR NO KEY UPDATE) l;
-  -- A turn that names content without bringing it must keep it from being reclaimed meanwhile.
+  FOR v IN
+    SELECT r.ord, s.* FROM unnest(p_session) WITH ORDINALITY AS r(name, ord)
+    JOIN {schema}.session s ON s.tenant = p_tenant AND s.session = r.name
+    ORDER BY s.session FOR NO KEY UPDATE OF s
+  LOOP
+    -- The clock is read after the wait for the lock, else a lane could seem live that is not.
+    v_now := {schema}.now_ms();
+    CONTINUE WHEN v.deleted_at_ms IS NOT NULL OR v.revision = 9223372036854775807
+      OR p_n_unheld[v.ord] > 0;
+    CONTINUE WHEN p_expected[v.ord] <> v.revision; -- guard: cas
+    IF p_fence_token[v.ord] IS NULL THEN
+      CONTINUE WHEN v.lane_token IS NOT NULL AND v.lane_expires_at_ms > v_now; -- guard: lane-free
+    ELSE
+      CONTINUE WHEN (v.lane_owner = p_fence_owner[v.ord] AND v.lane_token = p_fence_token[v.ord] AND v.lane_generation = p_fence_generation[v.ord] AND v.lane_expires_at_ms > v_now) IS NOT TRUE; -- guard: fence
+    END IF;
+    v_ok[v.ord] := true;
+    v_revision[v.ord] := v.revision + 1;
+    v_seq[v.ord] := v.last_seq;
+    v_count[v.ord] := v.node_count + p_node_n[v.ord];
+    v_was_session[v.ord] := v.state_session;
+    v_was_revision[v.ord] := v.state_revision;
+    IF p_at_leaf[v.ord] THEN
+      v_at_node[v.ord] := v.leaf;
+      v_at_session[v.ord] := v.leaf_session;
+      v_at_run[v.ord] := v.leaf_run;
+      v_at_seq[v.ord] := v.leaf_seq;
+      v_at_depth[v.ord] := v.leaf_depth;
+    ELSE
+      v_at_depth[v.ord] := 0;
+      v_places := v_places OR p_place[v.ord] IS NOT NULL;
+    END IF;
+    IF v.base_session IS NOT NULL THEN
+      v_forks := v_forks || v.ord;
+    END IF;
+  END LOOP;
+
+  -- From here on each statement's snapshot is younger than the locks.
+  SELECT array_agg(x.ord) INTO v_bad FROM (
+    SELECT r.ord FROM unnest(p_session, p_turn) WITH ORDINALITY AS r(name, turn, ord)
+    CROSS JOIN LATERAL (SELECT FROM {schema}.receipt p WHERE p.tenant = p_tenant
+      AND p.session = r.name AND p.turn = r.turn LIMIT 1) p -- guard: receipt
+    UNION ALL
+    SELECT r.ord FROM unnest(p_node_ord, p_node) AS r(ord, node)
+    CROSS JOIN LATERAL (SELECT FROM {schema}.node n WHERE n.tenant = p_tenant
+      AND n.session = p_session[r.ord] AND n.node = r.node LIMIT 1) n -- guard: node-create-only
+  ) x;
+  IF v_forks IS NOT NULL THEN
+    SELECT v_bad || array_agg(r.ord) INTO v_bad
+    FROM unnest(p_node_ord, p_node) AS r(ord, node)
+    CROSS JOIN LATERAL (SELECT FROM {schema}.lineage_v1(p_tenant, p_session[r.ord]) l
+      JOIN {schema}.node n ON n.tenant = p_tenant AND n.session = l.session AND n.node = r.node
+      WHERE n.seq <= l.upto LIMIT 1) n
+    WHERE r.ord = ANY (v_forks);
+  END IF;
   IF cardinality(p_ref_digest) > 0 THEN
+    -- A turn that names content without bringing it keeps it from being reclaimed meanwhile.
     PERFORM FROM {schema}.blob b WHERE b.tenant = p_tenant AND b.digest = ANY (p_ref_digest)
     ORDER BY b.digest FOR KEY SHARE;
+    SELECT v_bad || array_agg(r.ord) INTO v_bad
+    FROM unnest(p_ref_ord, p_ref_digest) AS r(ord, digest)
+    WHERE NOT EXISTS (
+      SELECT FROM {schema}.blob b WHERE b.tenant = p_tenant AND b.digest = r.digest);
   END IF;
-  -- Turns that extend another place than the leaf, and ids that a fork may have inherited, are rare
-  -- enough to be looked at one by one: in the statement below they would cost every turn.
-  IF cardinality(array_remove(p_place, NULL)) > 0 THEN
-    FOR v_place IN SELECT r.ord, v.* FROM unnest(p_session, p_place) WITH ORDINALITY AS r(s, p, ord)
-      CROSS JOIN LATERAL {schema}.visible_v1(p_tenant, r.s, r.p) v LOOP
-      v_at_node[v_place.ord] := v_place.node;
-      v_at_session[v_place.ord] := v_place.session;
-      v_at_run[v_place.ord] := v_place.run;
-      v_at_seq[v_place.ord] := v_place.seq;
-      v_at_depth[v_place.ord] := v_place.depth;
+  IF v_places THEN
+    FOR v IN SELECT r.ord, n.* FROM unnest(p_session, p_place) WITH ORDINALITY AS r(name, place, ord)
+      LEFT JOIN LATERAL {schema}.visible_v1(p_tenant, r.name, r.place) n ON true
+      WHERE r.place IS NOT NULL
+    LOOP
+      IF v.node IS NULL THEN
+        v_bad := v_bad || v.ord;
+      ELSE
+        v_at_node[v.ord] := v.node;
+        v_at_session[v.ord] := v.session;
+        v_at_run[v.ord] := v.run;
+        v_at_seq[v.ord] := v.seq;
+        v_at_depth[v.ord] := v.depth;
+      END IF;
     END LOOP;
   END IF;
-  IF v_forks IS NOT NULL THEN
-    SELECT coalesce(array_agg(r.s), '{}') INTO v_clashed
-    FROM unnest(p_session, p_node_n, p_node_hi) AS r(s, n, hi)
-    WHERE r.s = ANY (v_forks) AND EXISTS (
-      SELECT FROM {schema}.lineage_v1(p_tenant, r.s) l
-      CROSS JOIN unnest(p_node[r.hi - r.n + 1 : r.hi]) AS x(node)
-      CROSS JOIN LATERAL (SELECT FROM {schema}.node n WHERE n.tenant = p_tenant
-        AND n.session = l.session AND n.node = x.node AND n.seq <= l.upto LIMIT 1) n);
+
+  FOR i IN 1 .. v_n LOOP
+    IF i = ANY (v_bad) THEN
+      v_ok[i] := false;
+    END IF;
+    CONTINUE WHEN NOT v_ok[i];
+    v_goes_on[i] := coalesce(v_at_session[i] = p_session[i] AND v_at_seq[i] = v_seq[i], false);
+    v_main_run[i] := CASE WHEN v_goes_on[i] THEN v_at_run[i] ELSE v_seq[i] + 1 END;
+    IF p_node_n[i] > 0 THEN
+      v_first := p_node_hi[i] - p_node_n[i] + p_leaf_pos[i];
+      v_leaf[i] := p_node[v_first];
+      v_leaf_session[i] := p_session[i];
+      v_leaf_run[i] := CASE WHEN p_node_run_pos[v_first] = 1 THEN v_main_run[i]
+                            ELSE v_seq[i] + p_node_run_pos[v_first] END;
+      v_leaf_seq[i] := v_seq[i] + p_leaf_pos[i];
+      v_leaf_depth[i] := v_at_depth[i] + p_node_off[v_first];
+    ELSE
+      v_leaf[i] := v_at_node[i];
+      v_leaf_session[i] := v_at_session[i];
+      v_leaf_run[i] := v_at_run[i];
+      v_leaf_seq[i] := v_at_seq[i];
+      v_leaf_depth[i] := v_at_depth[i];
+    END IF;
+    v_state_session[i] := CASE WHEN p_state_n[i] > 0 THEN p_session[i] ELSE v_was_session[i] END;
+    v_state_revision[i] := CASE WHEN p_state_n[i] > 0 THEN v_revision[i] ELSE v_was_revision[i] END;
+  END LOOP;
+  IF true <> ALL (v_ok) THEN
+    RETURN;
   END IF;
-  RETURN QUERY
-  WITH req AS MATERIALIZED (
-    SELECT * FROM unnest(
-      p_session, p_turn, p_intent, p_expected, p_fence_owner, p_fence_token, p_fence_generation,
-      p_release, p_at_leaf, p_place, p_leaf_node, p_leaf_pos, p_leaf_run_pos, p_leaf_off,
-      p_n_claims, p_n_attachments, p_node_n, p_node_hi, p_run_n, p_run_hi, p_state_n, p_state_hi,
-      p_blob_n, p_blob_hi, p_ref_n, p_ref_hi, p_usage_n, p_usage_hi)
-    WITH ORDINALITY AS r(
-      session, turn, intent, expected, fence_owner, fence_token, fence_generation,
-      release, at_leaf, place, leaf_node, leaf_pos, leaf_run_pos, leaf_off,
-      n_claims, n_attachments, node_n, node_hi, run_n, run_hi, state_n, state_hi,
-      blob_n, blob_hi, ref_n, ref_hi, usage_n, usage_hi, ord)
-  ), clock AS MATERIALIZED (
-    SELECT {schema}.now_ms() AS now
-  ), held AS MATERIALIZED (
-    SELECT r.*, c.now, s.revision + 1 AS new_revision, s.last_seq, s.node_count,
-      s.state_session, s.state_revision,
-      CASE WHEN r.at_leaf THEN s.leaf ELSE v_at_node[r.ord] END AS at_node,
-      CASE WHEN r.at_leaf THEN s.leaf_session ELSE v_at_session[r.ord] END AS at_session,
-      CASE WHEN r.at_leaf THEN s.leaf_run ELSE v_at_run[r.ord] END AS at_run,
-      CASE WHEN r.at_leaf THEN s.leaf_seq ELSE v_at_seq[r.ord] END AS at_seq,
-      CASE WHEN r.at_leaf THEN s.leaf_depth ELSE coalesce(v_at_depth[r.ord], 0) END AS at_depth
-    FROM req r CROSS JOIN clock c
-    JOIN {schema}.session s ON s.tenant = p_tenant AND s.session = r.session
-    WHERE s.deleted_at_ms IS NULL
-      AND (r.expected IS NULL OR r.expected = s.revision) -- guard: cas
-      AND s.revision < 9223372036854775807
-      AND CASE WHEN r.fence_token IS NULL
-          THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= c.now -- guard: lane-free
-          ELSE s.lane_owner = r.fence_owner AND s.lane_token = r.fence_token
-            AND s.lane_generation = r.fence_generation
-            AND s.lane_expires_at_ms > c.now END -- guard: fence
-      AND NOT EXISTS (SELECT FROM {schema}.receipt p WHERE p.tenant = p_tenant
-                      AND p.session = r.session AND p.turn = r.turn) -- guard: receipt
-      AND r.n_claims = 0 AND r.n_attachments = 0
-      AND (r.place IS NULL OR v_at_node[r.ord] IS NOT NULL)
-      AND NOT EXISTS (SELECT FROM unnest(p_node[r.node_hi - r.node_n + 1 : r.node_hi]) AS x(node)
-        CROSS JOIN LATERAL (SELECT FROM {schema}.node n WHERE n.tenant = p_tenant
-          AND n.session = r.session AND n.node = x.node LIMIT 1) n) -- guard: node-create-only
-      AND r.session <> ALL (v_clashed)
-      AND r.ref_n = (SELECT count(*)
-        FROM unnest(p_ref_digest[r.ref_hi - r.ref_n + 1 : r.ref_hi]) AS x(digest)
-        CROSS JOIN LATERAL (SELECT FROM {schema}.blob b WHERE b.tenant = p_tenant
-          AND b.digest = x.digest LIMIT 1) b)
-  ), verdict AS MATERIALIZED (
-    SELECT h.*, h.at_session = h.session AND h.at_seq = h.last_seq AS goes_on,
-      CASE WHEN h.at_session = h.session AND h.at_seq = h.last_seq THEN h.at_run
-           ELSE h.last_seq + 1 END AS main_run,
-      CASE WHEN h.node_n > 0 THEN h.leaf_node ELSE h.at_node END AS new_leaf,
-      CASE WHEN h.node_n > 0 THEN h.session ELSE h.at_session END AS new_leaf_session,
-      CASE WHEN h.node_n = 0 THEN h.at_run
-           WHEN h.leaf_run_pos = 1 AND h.at_session = h.session AND h.at_seq = h.last_seq
-           THEN h.at_run ELSE h.last_seq + h.leaf_run_pos END AS new_leaf_run,
-      CASE WHEN h.node_n > 0 THEN h.last_seq + h.leaf_pos ELSE h.at_seq END AS new_leaf_seq,
-      CASE WHEN h.node_n > 0 THEN h.at_depth + h.leaf_off ELSE h.at_depth END AS new_leaf_depth,
-      CASE WHEN h.state_n > 0 THEN h.session ELSE h.state_session END AS new_state_session,
-      CASE WHEN h.state_n > 0 THEN h.new_revision ELSE h.state_revision END AS new_state_revision
-    FROM held h
-  ), head AS (
-    UPDATE {schema}.session s SET
-      revision = v.new_revision, leaf = v.new_leaf, leaf_session = v.new_leaf_session,
-      leaf_run = v.new_leaf_run, leaf_seq = v.new_leaf_seq, leaf_depth = v.new_leaf_depth,
-      last_seq = v.last_seq + v.node_n, node_count = v.node_count + v.node_n,
-      state_session = v.new_state_session, state_revision = v.new_state_revision,
-      active_at_ms = v.now, active_minute = v.now / 60000,
-      lane_owner = CASE WHEN v.release THEN NULL ELSE s.lane_owner END,
-      lane_token = CASE WHEN v.release THEN NULL ELSE s.lane_token END,
-      lane_claimed_at_ms = CASE WHEN v.release THEN NULL ELSE s.lane_claimed_at_ms END,
-      lane_expires_at_ms = CASE WHEN v.release THEN NULL ELSE s.lane_expires_at_ms END
-    FROM verdict v WHERE s.tenant = p_tenant AND s.session = v.session
-  ), node_in AS (
-    INSERT INTO {schema}.node (tenant, session, seq, node, run, depth, parent, revision, kind, body,
-      digest, at_ms)
-    SELECT p_tenant, v.session, v.last_seq + x.pos, x.node,
-      CASE WHEN x.run_pos = 1 THEN v.main_run ELSE v.last_seq + x.run_pos END,
-      v.at_depth + x.off, coalesce(x.parent, v.at_node), v.new_revision, x.kind, x.body, x.digest,
-      v.now
-    FROM verdict v CROSS JOIN LATERAL unnest(
-      p_node[v.node_hi - v.node_n + 1 : v.node_hi],
-      p_node_kind[v.node_hi - v.node_n + 1 : v.node_hi],
-      p_node_body[v.node_hi - v.node_n + 1 : v.node_hi],
-      p_node_digest[v.node_hi - v.node_n + 1 : v.node_hi],
-      p_node_parent[v.node_hi - v.node_n + 1 : v.node_hi],
-      p_node_run_pos[v.node_hi - v.node_n + 1 : v.node_hi],
-      p_node_off[v.node_hi - v.node_n + 1 : v.node_hi])
-      WITH ORDINALITY AS x(node, kind, body, digest, parent, run_pos, off, pos)
-  ), run_in AS (
-    INSERT INTO {schema}.run (tenant, session, run, base_session, base_run, base_seq, base_depth)
-    SELECT p_tenant, v.session, v.last_seq + x.pos,
-      CASE WHEN x.base_pos = 0 THEN v.at_session ELSE v.session END,
-      CASE WHEN x.base_pos = 0 THEN v.at_run WHEN x.base_run_pos = 1 THEN v.main_run
-           ELSE v.last_seq + x.base_run_pos END,
-      CASE WHEN x.base_pos = 0 THEN v.at_seq ELSE v.last_seq + x.base_pos END,
-      v.at_depth + x.base_off
-    FROM verdict v CROSS JOIN LATERAL unnest(
-      p_run_pos[v.run_hi - v.run_n + 1 : v.run_hi],
-      p_run_base_pos[v.run_hi - v.run_n + 1 : v.run_hi],
-      p_run_base_run_pos[v.run_hi - v.run_n + 1 : v.run_hi],
-      p_run_base_off[v.run_hi - v.run_n + 1 : v.run_hi]) AS x(pos, base_pos, base_run_pos, base_off)
-    WHERE x.pos > 1 OR v.goes_on IS NOT TRUE
-  ), blob_in AS (
+
+  INSERT INTO {schema}.node (tenant, session, seq, node, run, depth, parent, revision, kind, body,
+    digest, at_ms)
+  SELECT p_tenant, p_session[x.ord], v_seq[x.ord] + x.pos, x.node,
+    CASE WHEN x.run_pos = 1 THEN v_main_run[x.ord] ELSE v_seq[x.ord] + x.run_pos END,
+    v_at_depth[x.ord] + x.off, coalesce(x.parent, v_at_node[x.ord]), v_revision[x.ord], x.kind,
+    x.body, x.digest, v_now
+  FROM unnest(p_node_ord, p_node, p_node_kind, p_node_body, p_node_digest, p_node_parent,
+    p_node_pos, p_node_run_pos, p_node_off)
+    AS x(ord, node, kind, body, digest, parent, pos, run_pos, off)
+  WHERE v_ok[x.ord];
+  INSERT INTO {schema}.run (tenant, session, run, base_session, base_run, base_seq, base_depth)
+  SELECT p_tenant, p_session[x.ord], v_seq[x.ord] + x.pos,
+    CASE WHEN x.base = 0 THEN v_at_session[x.ord] ELSE p_session[x.ord] END,
+    CASE WHEN x.base = 0 THEN v_at_run[x.ord] WHEN x.base_run = 1 THEN v_main_run[x.ord]
+         ELSE v_seq[x.ord] + x.base_run END,
+    CASE WHEN x.base = 0 THEN v_at_seq[x.ord] ELSE v_seq[x.ord] + x.base END,
+    v_at_depth[x.ord] + x.off - 1
+  FROM unnest(p_node_ord, p_node_pos, p_node_run_pos, p_node_off, p_node_base_pos,
+    p_node_base_run_pos) AS x(ord, pos, run_pos, off, base, base_run)
+  WHERE x.pos = x.run_pos AND v_ok[x.ord] AND (x.pos > 1 OR NOT v_goes_on[x.ord]);
+  IF cardinality(p_state_ord) > 0 THEN
     -- An update that changes nothing locks the row, so that a rival cannot reclaim it meanwhile.
     INSERT INTO {schema}.blob AS b (tenant, digest, encoding, size, data)
     SELECT DISTINCT ON (x.digest) p_tenant, x.digest, x.encoding, x.size, x.data
-    FROM verdict v CROSS JOIN LATERAL unnest(
-      p_blob_digest[v.blob_hi - v.blob_n + 1 : v.blob_hi],
-      p_blob_encoding[v.blob_hi - v.blob_n + 1 : v.blob_hi],
-      p_blob_size[v.blob_hi - v.blob_n + 1 : v.blob_hi],
-      p_blob_data[v.blob_hi - v.blob_n + 1 : v.blob_hi]) AS x(digest, encoding, size, data)
-    ORDER BY x.digest
-    ON CONFLICT (tenant, digest) DO UPDATE SET size = b.size WHERE false
-  ), component_in AS (
+    FROM unnest(p_blob_ord, p_blob_digest, p_blob_encoding, p_blob_size, p_blob_data)
+      AS x(ord, digest, encoding, size, data)
+    WHERE v_ok[x.ord] ORDER BY x.digest
+    ON CONFLICT (tenant, digest) DO UPDATE SET size = b.size WHERE false;
     INSERT INTO {schema}.component (tenant, session, revision, name, digest)
-    SELECT p_tenant, v.session, v.new_revision, x.name, x.digest
-    FROM verdict v CROSS JOIN LATERAL (
-      SELECT y.name, y.digest FROM unnest(
-        p_state_name[v.state_hi - v.state_n + 1 : v.state_hi],
-        p_state_digest[v.state_hi - v.state_n + 1 : v.state_hi]) AS y(name, digest)
-      WHERE y.digest IS NOT NULL
-      UNION ALL
-      SELECT o.name, o.digest FROM {schema}.component o
-      WHERE o.tenant = p_tenant AND o.session = v.state_session AND o.revision = v.state_revision
-        AND o.name <> ALL (p_state_name[v.state_hi - v.state_n + 1 : v.state_hi])) x
-    WHERE v.state_n > 0
-  ), revision_in AS (
-    INSERT INTO {schema}.revision (tenant, session, revision, kind, turn, leaf, leaf_session,
-      leaf_run, leaf_seq, leaf_depth, state_session, state_revision, at_ms)
-    SELECT p_tenant, v.session, v.new_revision, 'turn', v.turn, v.new_leaf, v.new_leaf_session,
-      v.new_leaf_run, v.new_leaf_seq, v.new_leaf_depth, v.new_state_session, v.new_state_revision,
-      v.now
-    FROM verdict v
-  ), used AS MATERIALIZED (
-    SELECT v.session, v.turn, v.new_revision, v.now, x.*
-    FROM verdict v CROSS JOIN LATERAL unnest(
-      p_usage_ordinal[v.usage_hi - v.usage_n + 1 : v.usage_hi],
-      p_usage_source[v.usage_hi - v.usage_n + 1 : v.usage_hi],
-      p_usage_model[v.usage_hi - v.usage_n + 1 : v.usage_hi],
-      p_usage_input[v.usage_hi - v.usage_n + 1 : v.usage_hi],
-      p_usage_output[v.usage_hi - v.usage_n + 1 : v.usage_hi],
-      p_usage_cache_read[v.usage_hi - v.usage_n + 1 : v.usage_hi],
-      p_usage_cache_write[v.usage_hi - v.usage_n + 1 : v.usage_hi],
-      p_usage_reasoning[v.usage_hi - v.usage_n + 1 : v.usage_hi],
-      p_usage_cost_micros[v.usage_hi - v.usage_n + 1 : v.usage_hi],
-      p_usage_currency[v.usage_hi - v.usage_n + 1 : v.usage_hi])
-      AS x(ordinal, source, model, input, output, cache_read, cache_write, reasoning, cost_micros,
-        currency)
-  ), usage_in AS (
+    SELECT p_tenant, p_session[x.ord], v_revision[x.ord], x.name, x.digest
+    FROM unnest(p_state_ord, p_state_name, p_state_digest) AS x(ord, name, digest)
+    WHERE v_ok[x.ord] AND x.digest IS NOT NULL
+    UNION ALL
+    SELECT p_tenant, r.name, v_revision[r.ord], o.name, o.digest
+    FROM unnest(p_session, v_was_session, v_was_revision, p_state_n)
+      WITH ORDINALITY AS r(name, was_session, was_revision, state_n, ord)
+    CROSS JOIN LATERAL (
+      SELECT c.name, c.digest FROM {schema}.component c WHERE c.tenant = p_tenant
+        AND c.session = r.was_session AND c.revision = r.was_revision OFFSET 0) o
+    WHERE r.state_n > 0 AND v_ok[r.ord] AND NOT EXISTS (
+      SELECT FROM unnest(p_state_ord, p_state_name) AS y(ord, name)
+      WHERE y.ord = r.ord AND y.name = o.name);
+  END IF;
+  IF cardinality(p_usage_ord) > 0 THEN
     INSERT INTO {schema}.usage_row (tenant, session, revision, ordinal, turn, at_ms, source, model,
       input, output, cache_read, cache_write, reasoning, cost_micros, currency)
-    SELECT p_tenant, u.session, u.new_revision, u.ordinal, u.turn, u.now, u.source, u.model,
-      u.input, u.output, u.cache_read, u.cache_write, u.reasoning, u.cost_micros, u.currency
-    FROM used u
-  ), total_in AS (
+    SELECT p_tenant, p_session[x.ord], v_revision[x.ord], x.ordinal, p_turn[x.ord], v_now, x.source,
+      x.model, x.input, x.output, x.cache_read, x.cache_write, x.reasoning, x.cost_micros,
+      x.currency
+    FROM unnest(p_usage_ord, p_usage_ordinal, p_usage_source, p_usage_model, p_usage_input,
+      p_usage_output, p_usage_cache_read, p_usage_cache_write, p_usage_reasoning,
+      p_usage_cost_micros, p_usage_currency)
+      AS x(ord, ordinal, source, model, input, output, cache_read, cache_write, reasoning,
+        cost_micros, currency)
+    WHERE v_ok[x.ord];
     INSERT INTO {schema}.usage_total AS t (tenant, session, day, source, model, currency, entries,
       input, output, cache_read, cache_write, reasoning, cost_micros)
-    SELECT p_tenant, u.session, u.now / 86400000, u.source, u.model, u.currency, count(*),
-      sum(u.input)::bigint, sum(u.output)::bigint, sum(u.cache_read)::bigint,
-      sum(u.cache_write)::bigint, sum(u.reasoning)::bigint, sum(u.cost_micros)::bigint
-    FROM used u GROUP BY u.session, u.now, u.source, u.model, u.currency
-    ORDER BY u.session, u.source, u.model, u.currency
+    SELECT p_tenant, p_session[x.ord], v_now / 86400000, x.source, x.model, x.currency, count(*),
+      sum(x.input)::bigint, sum(x.output)::bigint, sum(x.cache_read)::bigint,
+      sum(x.cache_write)::bigint, sum(x.reasoning)::bigint, sum(x.cost_micros)::bigint
+    FROM unnest(p_usage_ord, p_usage_source, p_usage_model, p_usage_input, p_usage_output,
+      p_usage_cache_read, p_usage_cache_write, p_usage_reasoning, p_usage_cost_micros,
+      p_usage_currency)
+      AS x(ord, source, model, input, output, cache_read, cache_write, reasoning, cost_micros,
+        currency)
+    WHERE v_ok[x.ord]
+    GROUP BY x.ord, x.source, x.model, x.currency
+    ORDER BY p_session[x.ord], x.source, x.model, x.currency
     ON CONFLICT (tenant, session, day, source, model, currency) DO UPDATE SET
       entries = t.entries + excluded.entries, input = t.input + excluded.input,
       output = t.output + excluded.output, cache_read = t.cache_read + excluded.cache_read,
       cache_write = t.cache_write + excluded.cache_write,
       reasoning = t.reasoning + excluded.reasoning,
-      cost_micros = t.cost_micros + excluded.cost_micros
-  ), receipt_in AS (
-    INSERT INTO {schema}.receipt (tenant, session, turn, intent, revision, leaf, node_count, at_ms)
-    SELECT p_tenant, v.session, v.turn, v.intent, v.new_revision, v.new_leaf,
-      v.node_count + v.node_n, v.now
-    FROM verdict v
-  )
-  SELECT v.ord, v.new_revision, v.new_leaf, v.node_count + v.node_n, v.now FROM verdict v;
+      cost_micros = t.cost_micros + excluded.cost_micros;
+  END IF;
+  INSERT INTO {schema}.revision (tenant, session, revision, kind, turn, leaf, leaf_session, leaf_run,
+    leaf_seq, leaf_depth, state_session, state_revision, at_ms)
+  SELECT p_tenant, p_session[x.ord], x.revision, 'turn', p_turn[x.ord], v_leaf[x.ord],
+    v_leaf_session[x.ord], v_leaf_run[x.ord], v_leaf_seq[x.ord], v_leaf_depth[x.ord],
+    v_state_session[x.ord], v_state_revision[x.ord], v_now
+  FROM unnest(v_revision) WITH ORDINALITY AS x(revision, ord) WHERE v_ok[x.ord];
+  INSERT INTO {schema}.receipt (tenant, session, turn, intent, revision, leaf, node_count, at_ms)
+  SELECT p_tenant, p_session[x.ord], p_turn[x.ord], p_intent[x.ord], x.revision, v_leaf[x.ord],
+    v_count[x.ord], v_now
+  FROM unnest(v_revision) WITH ORDINALITY AS x(revision, ord) WHERE v_ok[x.ord];
+  RETURN QUERY
+  UPDATE {schema}.session s SET
+    revision = x.revision, leaf = v_leaf[x.ord], leaf_session = v_leaf_session[x.ord],
+    leaf_run = v_leaf_run[x.ord], leaf_seq = v_leaf_seq[x.ord], leaf_depth = v_leaf_depth[x.ord],
+    last_seq = v_seq[x.ord] + p_node_n[x.ord], node_count = v_count[x.ord],
+    state_session = v_state_session[x.ord], state_revision = v_state_revision[x.ord],
+    active_at_ms = v_now, active_minute = v_now / 60000,
+    lane_owner = CASE WHEN p_release[x.ord] THEN NULL ELSE s.lane_owner END,
+    lane_token = CASE WHEN p_release[x.ord] THEN NULL ELSE s.lane_token END,
+    lane_claimed_at_ms = CASE WHEN p_release[x.ord] THEN NULL ELSE s.lane_claimed_at_ms END,
+    lane_expires_at_ms = CASE WHEN p_release[x.ord] THEN NULL ELSE s.lane_expires_at_ms END
+  FROM unnest(p_session, v_revision) WITH ORDINALITY AS x(name, revision, ord)
+  WHERE v_ok[x.ord] AND s.tenant = p_tenant AND s.session = x.name
+  RETURNING x.ord, x.revision, v_leaf[x.ord], v_count[x.ord], v_now;
 END
 $fn$;

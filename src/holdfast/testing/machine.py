@@ -1,0 +1,126 @@
+"""The state machine: the same calls on a real store and on the model oracle, compared at each step.
+
+It is driven by Hypothesis, which looks for the shortest sequence that tells them apart, or by a
+seed, which is faster and repeats exactly. Both make their choices through the same calls.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+from hypothesis import event
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from holdfast.testing.machine_calls import KINDS, WEIGHTS, Call, Pick
+from holdfast.testing.machine_world import World
+
+T = TypeVar("T")
+
+# The outcomes a run of some thousand steps has to show; without one of them it proves too little.
+WANTED = frozenset(
+    """
+    commit: replayed False | commit: replayed True | commit: turn-conflict | commit: head-moved
+    commit: lane-busy | commit: lane-lost | commit: node-unknown | commit: node-collision
+    commit: component-missing | commit: session-unknown | commit: session-deleted | commit: invalid
+    commit: claim-lost | commit: attachment-unknown
+    create: created True | create: created False | create: session-deleted
+    fork: created True | fork: created False | fork: session-exists | fork: session-unknown
+    fork: session-deleted | fork: node-unknown | fork: not-retained | fork: invalid
+    rewind: replayed False | rewind: replayed True | rewind: turn-conflict | rewind: head-moved
+    rewind: lane-busy | rewind: lane-lost | rewind: node-unknown | rewind: not-retained
+    rewind: session-unknown | rewind: session-deleted | rewind: invalid
+    delete: deleted True | delete: deleted False | update: answer | update: session-unknown
+    update: session-deleted | tombstone: True | tombstone: False | tombstone: session-unknown
+    tombstone: session-deleted | vacuum: answer | vacuum: session-unknown | vacuum: session-deleted
+    claim: answer | claim: displaced | claim: lane-busy | claim: session-unknown
+    claim: session-deleted | renew: answer | renew: lane-lost | renew: session-unknown
+    renew: session-deleted | release: True | release: False | displace: answer
+    displace: session-unknown | displace: session-deleted | load: answer | load: nothing
+    load: not-retained | load: invalid | node: answer | node: nothing | receipt: nothing
+    diff: answer | diff: session-unknown
+    """.replace("\n", "|")
+    .replace(" | ", "|")
+    .replace("    ", "")
+    .split("|")
+) - {""}
+
+
+@cache
+def _places(count: int) -> st.SearchStrategy[int]:
+    """Drawing a place in the options costs much less than drawing one of them."""
+    return st.integers(0, count - 1)
+
+
+def store_machine(make_world: Callable[[], World], seen: Counter[str]) -> type[Any]:
+    """A machine over worlds that `make_world` makes, one for each example. `seen` is filled with
+    the outcomes that occurred."""
+
+    def calls(kind: str) -> st.SearchStrategy[Call]:
+        @st.composite
+        def made(draw: st.DrawFn) -> Call:
+            def pick(options: Sequence[T], /) -> T:
+                return options[draw(_places(len(options)))]
+
+            return KINDS[kind](pick)
+
+        return made()
+
+    class StoreMachine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.world = make_world()
+            self.agreed = True
+
+        def _play(self, call: Call) -> None:
+            self.agreed = False
+            event(self.world.play(call))
+            self.world.glance(call)
+            self.agreed = True
+
+        @initialize(more=st.sampled_from(((0,), (0, 1))))
+        def begin(self, more: tuple[int, ...]) -> None:
+            for tenant in more:
+                self._play(Call(tenant, "create", {"session": "s0"}))
+
+        def teardown(self) -> None:
+            if self.agreed:
+                self.world.look()
+            seen.update(self.world.seen)
+
+    for kind in KINDS:
+        setattr(StoreMachine, kind, _rule(kind, calls(kind)))
+    return StoreMachine
+
+
+def _rule(kind: str, made: st.SearchStrategy[Call]) -> Any:
+    def played(self: Any, call: Call) -> None:
+        self._play(call)
+
+    played.__name__ = kind
+    return rule(call=made)(played)
+
+
+def seeded_run(world: World, seed: int, steps: int) -> None:
+    """Play that many calls, chosen by the seed; what follows is the same wherever it is run."""
+    chance = random.Random(seed)
+
+    def pick(options: Sequence[T], /) -> T:
+        return options[int(chance.random() * len(options))]
+
+    chooser: Pick = pick
+    names, weights = list(WEIGHTS), list(WEIGHTS.values())
+    for tenant, session in ((0, "s0"), (0, "s1"), (1, "s0")):
+        world.play(Call(tenant, "create", {"session": session}))
+    for number in range(steps):
+        (kind,) = chance.choices(names, weights)
+        call = KINDS[kind](chooser)
+        world.play(call)
+        world.glance(call)
+        if number % 20 == 19:
+            world.look()
+    world.study()

@@ -1,0 +1,431 @@
+"""The world of the state machine: real stores and their oracles, asked the same and compared.
+
+What may differ is named here: a store has its own clock, its own names for states and its own
+cursors. Times must be the oracle's in order, and equal where the oracle's are equal; names must
+correspond one to one; cursors must lead through the same listing. All else must be equal.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from holdfast.contract.errors import ComponentMissing, HoldfastError, Invalid, NotRetained
+from holdfast.contract.records import Fence, History, NewNode, Node, Page, Turn
+from holdfast.testing.machine_calls import Again, Call, Fresh, Live, Proof, Seen, Step, built
+from holdfast.testing.oracle import Oracle
+
+FACADES = {
+    **dict.fromkeys(("create", "get", "list", "update", "delete", "head", "commit"), "sessions"),
+    **dict.fromkeys(("receipt", "fork", "rewind", "revisions", "diff"), "sessions"),
+    **dict.fromkeys(("load", "node", "graph", "tombstone", "vacuum"), "history"),
+    **dict.fromkeys(("claim", "renew", "release", "read", "displace"), "lanes"),
+    **dict.fromkeys(("totals", "rows"), "usage"),
+}
+AMOUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "cost_micros")
+# What an error says in words is for people.
+WORDS = {Invalid: {"reason"}, NotRetained: {"what"}, ComponentMissing: {"component"}}
+
+
+class Ticker:
+    """A clock that stands still during a call."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class Minter:
+    """Ids for a store, in a fixed order; the oracle is told the one that was given last."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> str:
+        self.count += 1
+        return self.last()
+
+    def last(self) -> str:
+        return f"id-{self.count}"
+
+
+@dataclass
+class Side:
+    """One tenant: the store's view of it, its oracle, and what calls have left to refer to."""
+
+    store: Any
+    oracle: Oracle
+    fences: dict[str, list[Fence]] = field(default_factory=dict)
+    turns: list[Turn] = field(default_factory=list)
+    latest: dict[str, dict[str, Any]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    known: list[str] = field(default_factory=list)
+
+
+class Differs(AssertionError):
+    """The store and the oracle do not say the same"""
+
+
+class World:
+    """Plays calls on stores and oracles, and compares."""
+
+    def __init__(
+        self, open_tenant: Callable[[int], Any], clock: Ticker, minter: Minter, tenants: int = 2
+    ) -> None:
+        self.clock = clock
+        self.minter = minter
+        minter.count = 0
+        self.sides = [
+            Side(open_tenant(number), Oracle(clock, minter.last)) for number in range(tenants)
+        ]
+        self.seen: Counter[str] = Counter()
+        self.log: list[str] = []
+        self._fresh = 0
+        self._times: dict[int, int] = {}
+        self._ordered: list[int] = []
+
+    # --- playing
+
+    def play(self, call: Call) -> str:
+        """Make the call on both, compare, and say what kind of outcome it had."""
+        self.clock.now_ms += 1
+        side = self.sides[call.tenant]
+        made = self._made(side, call)
+        if made is None:
+            return "nothing"
+        name, args = made
+        self.log.append(f"[{call.tenant}] {name} {args}")
+        return self._ask(side, name, args)
+
+    def _ask(self, side: Side, name: str, args: dict[str, Any]) -> str:
+        facade = getattr(side.store, FACADES[name])
+        called = dict(args)
+        positional = [args.pop("it")] if "it" in args else []
+        real = _outcome(getattr(facade, name), positional, args)
+        model = _outcome(getattr(side.oracle, name), positional, args)
+        self._compare(side, name, called, model, real)
+        if name in ("claim", "renew") and not isinstance(real, HoldfastError):
+            side.fences.setdefault(real.session, []).append(real.fence)
+        if name in ("create", "fork") and args.get("session") not in side.known:
+            side.known.append(args["session"])
+        kind = f"{name}: {_kind(real)}"
+        self.seen[kind] += 1
+        return kind
+
+    def _made(self, side: Side, call: Call) -> tuple[str, dict[str, Any]] | None:
+        """The call with its marks replaced by values of the moment."""
+        name, args = call.name, dict(call.args)
+        if name == "again":
+            mark: Again = args["turn"]
+            if mark.change in side.latest:
+                return mark.change, dict(side.latest[mark.change])
+            if not side.turns:
+                return None
+            sent = side.turns[-1 - mark.back % len(side.turns)]
+            return "commit", {"it": self._changed(side, sent, mark.change)}
+        for key, value in args.items():
+            if isinstance(value, Live):
+                args[key] = self._live(side, value.number)
+        session = args.get("source", args.get("session")) or "s0"
+        head = side.oracle.head(session)
+        revision = 0 if head is None else head.revision
+        nodes = side.oracle.graph(session).items
+        for key, value in args.items():
+            if isinstance(value, Seen):
+                args[key] = _seen(nodes, value)
+            elif key == "nodes":
+                args[key] = [_named(nodes, node) for node in value]
+            elif isinstance(value, Fresh):
+                self._fresh += 1
+                args[key] = f"u{self._fresh}"
+            elif isinstance(value, Step):
+                args[key] = max(0, revision + value.by)
+            elif isinstance(value, Proof):
+                args[key] = self._fence(side, session, value.kind)
+        if name in ("renew", "release"):
+            del args["session"]
+            return name, args
+        if name == "commit":
+            turn = built(args)
+            if turn.turn is not None:
+                side.turns.append(turn)
+            return name, {"it": turn}
+        side.latest[name] = dict(args)
+        return name, args
+
+    def _live(self, side: Side, number: int) -> str:
+        live = side.oracle.live_sessions()
+        return live[number % len(live)].id if live else "s0"
+
+    def _fence(self, side: Side, session: str, kind: str) -> Fence | None:
+        forged = Fence(session=session, owner="ada", token="forged", generation=1)
+        held = side.fences.get(session, [])
+        if kind == "proper":
+            status = side.oracle.read(session)
+            return held[-1] if status is not None and status.live and held else None
+        if kind == "foreign":
+            others = [
+                fence for name, own in side.fences.items() for fence in own if name != session
+            ]
+            return others[-1] if others else msgspec.structs.replace(forged, session="other")
+        if kind == "forged" or not held:
+            return msgspec.structs.replace(held[-1], token="forged") if held else forged
+        return held[-1] if kind == "latest" else held[max(0, len(held) - 2)]
+
+    def _changed(self, side: Side, turn: Turn, change: str) -> Turn:
+        """The same turn, or one that differs in one thing."""
+        replace = msgspec.structs.replace
+        nodes = list(turn.nodes)
+        if change == "expected":
+            return replace(turn, expected=0)
+        if change == "fence":
+            return replace(turn, fence=self._fence(side, turn.session, "older"))
+        if change == "release":
+            return replace(turn, fence=self._fence(side, turn.session, "latest"), release=True)
+        if change == "ids" and len(nodes) == 1 and turn.leaf is UNSET:
+            return replace(turn, nodes=[replace(nodes[0], id="renamed")])
+        if change == "body":
+            return replace(turn, nodes=[*nodes[:-1], NewNode(body="changed")])
+        if change == "state":
+            return replace(turn, state={**turn.state, "agent": b"changed"})
+        if change == "usage":
+            return replace(turn, usage=turn.usage[1:])
+        if change == "leaf" and not nodes:
+            return replace(turn, leaf="a")
+        return turn
+
+    # --- comparing
+
+    def _compare(self, side: Side, name: str, args: dict[str, Any], model: Any, real: Any) -> None:
+        try:
+            if isinstance(real, HoldfastError) or isinstance(model, HoldfastError):
+                self._same_error(args, model, real)
+            elif name == "totals":
+                self._same(side, *(_sorted_totals(found, args) for found in (model, real)))
+            elif name == "list":
+                self._same_listing(side, args, model, real)
+            else:
+                self._same(side, model, real)
+        except Differs as difference:
+            told = "\n  ".join(self.log[-40:])
+            raise Differs(
+                f"{name}: {difference}\noracle: {model!r}\nstore:  {real!r}\nafter\n  {told}"
+            ) from (real if isinstance(real, BaseException) else None)
+
+    def _same_error(self, args: dict[str, Any], model: Any, real: Any) -> None:
+        if type(model) is not type(real):
+            raise Differs("another outcome")
+        if isinstance(real, ComponentMissing):
+            # Where several components name the content, any of them is the one.
+            named = args["it"].state[real.component]
+            if named.digest != real.digest:
+                raise Differs("the field component")
+        for key in model.fields.keys() | real.fields.keys():
+            if key in WORDS.get(type(real), ()):
+                continue
+            one, two = model.fields.get(key), real.fields.get(key)
+            if key.endswith("_ms"):
+                self._same_time(one, two)
+            elif one != two:
+                raise Differs(f"the field {key}")
+
+    def _same_listing(self, side: Side, args: dict[str, Any], model: Any, real: Any) -> None:
+        """Times of a store may be equal where the oracle's are not, so the order is its own."""
+        by_id = {info.session: info for info in real.items}
+        self._same(side, {info.session: info for info in model.items}, by_id)
+        if args.get("order") == "created":
+            keys = [(info.created_at_ms, info.session) for info in real.items]
+        else:
+            keys = [(info.active_at_ms // 60_000, info.session) for info in real.items]
+        if keys != sorted(keys, reverse=True):
+            raise Differs("the order of the listing")
+
+    def _same(self, side: Side, model: Any, real: Any, where: str = "") -> None:
+        """Walk both answers; `where` names the place of a difference."""
+        if type(model) is not type(real):
+            raise Differs(f"{where}: {model!r}, not {real!r}")
+        if isinstance(model, msgspec.Struct):
+            for key in model.__struct_fields__:
+                one, two = getattr(model, key), getattr(real, key)
+                inner = f"{where}.{key}"
+                if key.endswith("_ms"):
+                    self._same_time(one, two, inner)
+                elif key == "state" and not isinstance(one, dict):
+                    self._same_name(side, one, two, inner)
+                elif key == "before":
+                    _same_cursor(model, real)
+                elif key == "next":
+                    if (one is None) != (two is None):
+                        raise Differs(f"{inner}: one listing goes on")
+                else:
+                    self._same(side, one, two, inner)
+        elif isinstance(model, dict):
+            if model.keys() != real.keys():
+                raise Differs(f"{where}: {sorted(model)}, not {sorted(real)}")
+            for key in model:
+                self._same(side, model[key], real[key], f"{where}[{key!r}]")
+        elif isinstance(model, tuple):
+            if len(model) != len(real):
+                raise Differs(f"{where}: {len(model)} entries, not {len(real)}")
+            for number, (one, two) in enumerate(zip(model, real, strict=True)):
+                self._same(side, one, two, f"{where}[{number}]")
+        elif model != real:
+            raise Differs(f"{where}: {model!r}, not {real!r}")
+
+    def _same_time(self, model: int | None, real: int | None, where: str = "time") -> None:
+        if model is None or real is None:
+            if model is not real:
+                raise Differs(f"{where}: {model!r}, not {real!r}")
+            return
+        if model in self._times:
+            if self._times[model] != real:
+                raise Differs(f"{where}: {real} is not the time that was told before")
+            return
+        at = bisect.bisect(self._ordered, model)
+        near = self._ordered[max(0, at - 1) : at + 1]
+        for other in near:
+            if (other < model) != (self._times[other] < real) and self._times[other] != real:
+                raise Differs(f"{where}: {real} is out of order")
+        self._times[model] = real
+        self._ordered.insert(at, model)
+
+    def _same_name(self, side: Side, model: str | None, real: str | None, where: str) -> None:
+        if model is None or real is None:
+            if model is not real:
+                raise Differs(f"{where}: {model!r}, not {real!r}")
+        elif side.names.setdefault(f"model {model}", real) != real or (
+            side.names.setdefault(f"store {real}", model) != model
+        ):
+            raise Differs(f"{where}: the state has two names")
+
+    # --- reading back
+
+    def glance(self, call: Call) -> None:
+        """Read something of the session a call was about, each time something else."""
+        side = self.sides[call.tenant]
+        session = call.args.get("session") or "s0"
+        if isinstance(session, Live):
+            session = self._live(side, session.number)
+        names = ("load", "head", "graph", "get", "load", "revisions", "read", "rows")
+        self._ask(side, names[len(self.log) % 8], {"session": session})
+
+    def look(self) -> None:
+        """Read what there is of every tenant, once."""
+        for side in self.sides:
+            for session in side.known:
+                for name in ("load", "graph", "revisions"):
+                    self._ask(side, name, {"session": session})
+            self._ask(side, "list", {})
+            self._ask(side, "totals", {"by": ("session", "source", "model")})
+
+    def study(self) -> None:
+        """Read everything of every tenant, whole and in pages, and every retained revision."""
+        self.look()
+        for side in self.sides:
+            for session in side.known:
+                for name in ("get", "head", "rows", "read"):
+                    self._ask(side, name, {"session": session})
+                for row in side.oracle.revisions(session).items[::-1]:
+                    self._ask(side, "load", {"session": session, "revision": row.revision})
+                self._walk(side, "graph", {"session": session, "limit": 2})
+                self._walk(side, "rows", {"session": session, "limit": 1})
+                self._walk(side, "revisions", {"session": session, "limit": 3})
+                self._climb(side, session)
+            for left, right in zip(side.known, side.known[1:], strict=False):
+                self._ask(side, "diff", {"left": left, "right": right})
+            self._ask(side, "list", {"order": "created"})
+            self._walk(side, "list", {"limit": 2})
+
+    def _walk(self, side: Side, name: str, args: dict[str, Any]) -> None:
+        """Page after page, the listing is the whole listing."""
+        method = getattr(getattr(side.store, FACADES[name]), name)
+        items: list[Any] = []
+        after: str | None = None
+        while True:
+            page: Page[Any] = method(**args, after=after)
+            items += page.items
+            after = page.next
+            if after is None or len(items) > 1000:
+                break
+        whole = Page(items=tuple(items))
+        model = getattr(side.oracle, name)(**{**args, "limit": 1000})
+        self._compare(side, name, args, model, whole)
+
+    def _climb(self, side: Side, session: str) -> None:
+        """Page above page, the path is the whole path."""
+        page: History | None = side.store.history.load(session, tail=2)
+        ids: list[str] = []
+        while page is not None:
+            ids[:0] = [node.id for node in page.nodes]
+            if page.before is None:
+                break
+            page = side.store.history.load(session, tail=2, before=page.before)
+        model = side.oracle.load(session)
+        if model is not None and [node.id for node in model.nodes] != ids:
+            raise Differs(f"{session}: the pages of the path are {ids}, {self.log[-40:]}")
+
+
+def _seen(nodes: Sequence[Node], mark: Any) -> Any:
+    """What a mark of a node stands for; anything else stands for itself."""
+    if not isinstance(mark, Seen):
+        return mark
+    return nodes[-1 - mark.back % len(nodes)].id if nodes else "a"
+
+
+def _named(nodes: Sequence[Node], node: Any) -> Any:
+    if isinstance(node, NewNode):
+        return msgspec.structs.replace(node, parent=_seen(nodes, node.parent))
+    return _seen(nodes, node)
+
+
+def _outcome(method: Callable[..., Any], positional: Sequence[Any], args: dict[str, Any]) -> Any:
+    try:
+        return method(*positional, **args)
+    except HoldfastError as refusal:
+        return refusal
+
+
+def _kind(real: Any) -> str:
+    """What kind of outcome it was, for the count of what was covered."""
+    if isinstance(real, HoldfastError):
+        return real.code
+    for flag in ("replayed", "created", "deleted"):
+        if hasattr(real, flag):
+            return f"{flag} {getattr(real, flag)}"
+    if getattr(real, "displaced", None) is not None:
+        return "displaced"
+    if isinstance(real, bool | int):
+        return str(bool(real))
+    return "nothing" if real is None else "answer"
+
+
+def _same_cursor(model: History, real: History) -> None:
+    """A cursor leads on where the oracle's does, and ends at the root; at a cut either may be."""
+    reaches_root = not model.nodes or model.nodes[0].parent is None
+    if (model.before is not None and real.before is None) or (
+        reaches_root and real.before is not None
+    ):
+        raise Differs(f"the cursor {real.before!r} where the oracle has {model.before!r}")
+
+
+def _sorted_totals(totals: Sequence[Any], args: dict[str, Any]) -> dict[str, Any]:
+    """Totals by what they are of; a day is the store's own, so days are added up."""
+    found: dict[str, Any] = {}
+    for total in totals:
+        if ("day" in args.get("by", ())) != (total.day is not None):
+            raise Differs("the day")
+        used = total.usage
+        key = repr((total.session, used.source, used.model, used.currency))
+        sums = found.setdefault(key, {"entries": 0, **dict.fromkeys(AMOUNTS, 0)})
+        sums["entries"] += total.entries
+        for name in AMOUNTS:
+            sums[name] += getattr(used, name)
+    return found
