@@ -44,7 +44,7 @@ class Ground:
         self.url = url
         self.clock = Ticker(time.time_ns() // 1_000_000)
         self.minter = Minter()
-        own: dict[str, Any] = {}
+        own: dict[str, Any] = {"allow_unsafe": True}
         if not is_postgres(url):
             own = {"clock": self.clock, "synchronous": "normal"}
         self._store = holdfast.open_sync(url, ids=self.minter, **own)

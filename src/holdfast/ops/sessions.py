@@ -76,6 +76,10 @@ def _stored_receipt(*row: Any) -> Receipt:
     )
 
 
+def _ancestors(names: str) -> list[str]:
+    return [name for name in msgspec.json.decode(names, type=list[str | None]) if name is not None]
+
+
 def _deleted(*row: Any) -> tuple[Deleted, list[str]]:
     was_live, nodes, kept, revisions, receipts, usage, blobs, ancestors = row
     report = Deleted(
@@ -88,7 +92,7 @@ def _deleted(*row: Any) -> tuple[Deleted, list[str]]:
         usage=usage,
         blobs=blobs,
     )
-    return report, msgspec.json.decode(ancestors, type=list[str])
+    return report, _ancestors(ancestors)
 
 
 CREATE = Stmt("sessions.create", bool, sessions.Known)
@@ -98,7 +102,7 @@ LISTS: dict[str, Stmt[tuple[SessionInfo, int], None]] = {
     "created": Stmt("sessions.list_created", _place),
 }
 UPDATE = Stmt("sessions.update", bool, sessions.TagFacts)
-DELETE = Stmt("sessions.delete", _deleted, bool)
+DELETE = Stmt("sessions.delete", _deleted, _ancestors)
 HEAD: Stmt[tuple[Head, tuple[Any, ...]], None] = Stmt("sessions.head", _place_of_head)
 RECEIPT: Stmt[Receipt, None] = Stmt("sessions.receipt", _stored_receipt)
 FORK = Stmt("sessions.fork", bool, sessions.ForkFacts)
@@ -177,20 +181,27 @@ def update(
 
 
 def delete(tenant: str, session: str) -> Op[Deleted]:
-    """Remove the session, then what deleted ancestors kept only for it."""
-    nothing: tuple[Deleted, list[str]] = (Deleted(session=session, deleted=False), [])
+    """Remove the session, then what deleted ancestors kept only for it.
 
-    def absent(known: bool) -> tuple[Deleted, list[str]]:
-        return nothing
+    A tombstone knows its ancestors too, so that a delete that was cut half-way is finished by the
+    next one.
+    """
+
+    def nothing(ancestors: list[str]) -> tuple[Deleted, list[str]]:
+        return Deleted(session=session, deleted=False), ancestors
 
     params = {"tenant": tenant, "session": session}
-    report, ancestors = yield from guarded(DELETE, absent, params)
+    report, ancestors = yield from guarded(DELETE, nothing, params)
     nodes, blobs = report.nodes, report.blobs
+    seen = {session}
     while ancestors:
         ancestor = ancestors.pop()
+        if ancestor in seen:
+            continue
+        seen.add(ancestor)
         if (yield from one(GET, tenant=tenant, session=ancestor)) is None:
             params = {"tenant": tenant, "session": ancestor}
-            left, further = yield from guarded(DELETE, absent, params)
+            left, further = yield from guarded(DELETE, nothing, params)
             nodes, blobs = nodes + left.nodes, blobs + left.blobs
             ancestors.extend(further)
     return msgspec.structs.replace(report, session=session, nodes=nodes, blobs=blobs)

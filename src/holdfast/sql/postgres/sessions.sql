@@ -167,7 +167,7 @@ LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
 -- can be deleted again: that reclaims what its last forks have left.
 -- mode: write
 -- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, ancestors
--- explains: known
+-- explains: ancestors
 -- Differs by necessity: the head is locked first, and then the content the session may be the last
 -- to name, so that the statements after them see every rival that got there before.
 -- step: plain
@@ -188,10 +188,7 @@ WITH kept AS MATERIALIZED (
     AND r.state_revision = c.revision AND r.session <> :session AND r.state_session <> r.session)
 )
 SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq,
-  (SELECT coalesce(json_agg(a.session), '[]')::text FROM (
-    SELECT s.base_session AS session WHERE s.base_session IS NOT NULL
-    UNION SELECT r.state_session FROM {schema}.revision r WHERE r.tenant = :tenant
-      AND r.session = :session AND r.state_session <> :session) a) AS ancestors,
+  json_build_array(s.base_session, s.origin_session)::text AS ancestors,
   (SELECT count(*) FROM {schema}.node n WHERE n.tenant = :tenant AND n.session = :session
     AND n.seq > k.seq) AS nodes,
   (SELECT count(*) FROM {schema}.node n WHERE n.tenant = :tenant AND n.session = :session
@@ -243,8 +240,8 @@ UPDATE {schema}.session SET title = '', leaf = NULL, leaf_session = NULL, leaf_r
   deleted_at_ms = coalesce(deleted_at_ms, {schema}.now_ms())
 WHERE tenant = :tenant AND session = :session
 -- step: refused
-SELECT EXISTS (SELECT FROM {schema}.session
-  WHERE tenant = :tenant AND session = :session) AS known
+SELECT json_build_array(s.base_session, s.origin_session)::text AS ancestors
+FROM (SELECT 1) one LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
 
 -- name: sessions.head
 -- The head, from one row.

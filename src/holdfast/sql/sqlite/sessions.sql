@@ -268,7 +268,7 @@ FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :sessi
 -- can be deleted again: that reclaims what its last forks have left.
 -- mode: write
 -- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, ancestors
--- explains: known
+-- explains: ancestors
 -- step: guard
 WITH kept(seq) AS (
   SELECT coalesce(max(f.base_seq), 0) FROM session f INDEXED BY session_base
@@ -282,10 +282,7 @@ WITH kept(seq) AS (
     AND r.state_session <> r.session)
 )
 SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq,
-  (SELECT json_group_array(session) FROM (
-    SELECT s.base_session AS session WHERE s.base_session IS NOT NULL
-    UNION SELECT r.state_session FROM revision r WHERE r.tenant = :tenant AND r.session = :session
-      AND r.state_session <> :session)) AS ancestors,
+  json_array(s.base_session, s.origin_session) AS ancestors,
   (SELECT count(*) FROM node n WHERE n.tenant = :tenant AND n.session = :session
     AND n.seq > k.seq) AS nodes,
   (SELECT count(*) FROM node n WHERE n.tenant = :tenant AND n.session = :session
@@ -332,7 +329,8 @@ UPDATE session SET title = '', leaf = NULL, leaf_session = NULL, leaf_run = NULL
   origin_leaf = NULL, deleted_at_ms = coalesce(deleted_at_ms, :now)
 WHERE tenant = :tenant AND session = :session
 -- step: refused
-SELECT EXISTS (SELECT 1 FROM session WHERE tenant = :tenant AND session = :session) AS known
+SELECT json_array(s.base_session, s.origin_session) AS ancestors
+FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
 
 -- name: sessions.head
 -- The head, from one row.
