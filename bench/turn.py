@@ -29,8 +29,8 @@ DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 class Effort:
     """How long to measure, and what."""
 
-    rounds: int = 5
-    seconds: float = 1.0
+    rounds: int = 9
+    seconds: float = 0.5
     databases: tuple[str, ...] = ("sqlite", "postgres")
     parts: tuple[str, ...] = ("rate", "growth", "bytes")
     kinds: tuple[str, ...] = KINDS

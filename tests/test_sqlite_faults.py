@@ -29,8 +29,6 @@ from holdfast.contract.errors import (
     Corrupt,
     ForeignDatabase,
     HandleClosed,
-    Invalid,
-    NotSupported,
     SchemaDrift,
     SchemaNewer,
     SchemaOlder,
@@ -38,14 +36,13 @@ from holdfast.contract.errors import (
     StoreFull,
     StoreMoved,
     StoreReadOnly,
+    StoreUnreachable,
 )
 from holdfast.contract.records import NewNode, Turn
-from holdfast.engine.sqlite_schema import filesystem, refuse_network
 from holdfast.sql.migrations import migrations
 
 KNOWN = len(migrations("sqlite"))
 ROOT = os.geteuid() == 0
-NOBODY = 65534
 
 
 def turn(name: str, body: Any = "body", session: str = "s") -> Turn:
@@ -78,17 +75,13 @@ def raw(path: Path, sql: str) -> list[Any]:
         connection.close()
 
 
-def python(
-    script: str, *args: object, input_text: str | None = None, **options: Any
-) -> dict[str, Any]:
+def python(script: str, *args: object) -> dict[str, Any]:
     """Run a script in a process of its own; it prints one JSON object as its last line."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script, *map(str, args)],
         capture_output=True,
         text=True,
         timeout=60,
-        input=input_text,
-        **options,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -218,12 +211,18 @@ async def test_a_store_opened_read_only_is_read(sqlite_path: Path) -> None:
     assert found is not None
     assert [node.id for node in found.nodes] == ["n-one", "n-two"]
     await store.close()
-    with pytest.raises(SchemaOlder):
-        await holdfast.open(str(sqlite_path.with_name("absent.db")), read_only=True, migrate=True)
+    with pytest.raises(StoreUnreachable):
+        await holdfast.open(str(sqlite_path.with_name("absent.db")), read_only=True)
+    assert not sqlite_path.with_name("absent.db").exists()
 
 
 READ_ONLY_FILE = """
-import json, sys, holdfast
+import json, os, sys, holdfast
+# Everything is imported while the account may read the interpreter's files.
+holdfast.open_sync(":memory:").close()
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
 store = holdfast.open_sync(sys.argv[1])
 told = {"nodes": len(store.history.load("s").nodes)}
 try:
@@ -240,8 +239,7 @@ def test_a_file_that_may_not_be_written_is_read() -> None:
         path = folder / "agents.db"
         make(path, "one")
         path.chmod(0o444)
-        account: dict[str, Any] = {"user": NOBODY, "group": NOBODY} if ROOT else {}
-        told = python(READ_ONLY_FILE, path, **account, cwd="/")
+        told = python(READ_ONLY_FILE, path)
         assert told == {"nodes": 1, "error": "store-read-only"}
         path.chmod(0o644)
         make(path, "two")
@@ -254,8 +252,7 @@ def filled(store: holdfast.BlockingStore, megabyte: bytes) -> list[str]:
         name = f"big-{number}"
         try:
             store.sessions.commit(turn(name, megabyte))
-        except StoreFull as full:
-            assert full.retryable
+        except StoreFull:
             # A full store goes on being full, and goes on being read.
             with pytest.raises(StoreFull):
                 store.sessions.commit(turn(name, megabyte))
@@ -557,9 +554,10 @@ def test_readers_that_race_with_the_close_are_answered(sqlite_path: Path) -> Non
 
         def look(store: holdfast.BlockingStore = store, gate: threading.Barrier = gate) -> None:
             gate.wait()
-            with pytest.raises(HandleClosed):
-                while True:
-                    assert store.sessions.head("s") is not None
+            with contextlib.suppress(HandleClosed):
+                while store.sessions.head("s") is not None:
+                    pass
+                raise AssertionError("the session is not seen")
 
         with ThreadPoolExecutor(4) as threads:
             looks = [threads.submit(look) for _ in range(4)]
@@ -567,69 +565,3 @@ def test_readers_that_race_with_the_close_are_answered(sqlite_path: Path) -> Non
             store.close()
             for done in looks:
                 done.result(timeout=30)
-
-
-# --- where it may lie
-
-MOUNTS = r"""
-22 27 0:21 / /proc rw,nosuid - proc proc rw
-27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
-60 27 0:50 / /mnt/share rw shared:1 - nfs4 server:/export rw
-61 60 254:9 / /mnt/share/local rw - xfs /dev/vdb rw
-62 27 0:51 / /mnt/with\040space rw master:1 propagate_from:2 - cifs //server/x rw
-63 27 0:52 / /mnt/over rw - virtiofs host rw
-64 27 254:7 / /mnt/over rw - ext4 /dev/vdc rw
-65 27 0:53 / /mnt/ssh rw - fuse.sshfs me@host: rw
-""".strip()
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/home/me/agents.db", "ext4"),
-        ("/mnt/share/agents.db", "nfs4"),
-        ("/mnt/shared/agents.db", "ext4"),
-        ("/mnt/share/local/agents.db", "xfs"),
-        ("/mnt/with space/a/agents.db", "cifs"),
-        ("/mnt/over/agents.db", "ext4"),
-        ("/mnt/ssh/agents.db", "fuse.sshfs"),
-    ],
-)
-def test_the_file_system_of_a_path_is_found(path: str, kind: str, tmp_path: Path) -> None:
-    assert filesystem(path, MOUNTS) == kind
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(MOUNTS)
-    if kind in ("ext4", "xfs"):
-        refuse_network(path, mounts)
-        return
-    with pytest.raises(NotSupported) as caught:
-        refuse_network(path, mounts)
-    assert kind in caught.value.what
-
-
-def test_without_a_list_of_mounts_nothing_is_refused(tmp_path: Path) -> None:
-    refuse_network("/mnt/share/agents.db", tmp_path / "absent")
-
-
-async def test_a_store_in_memory_is_one_handle_s_own() -> None:
-    store = await holdfast.open(":memory:")
-    other = await holdfast.open("sqlite:///")
-    await store.sessions.create("s")
-    assert (await store.sessions.commit(turn("one"))).node_count == 1
-    assert await other.sessions.head("s") is None
-    found = await store.history.load("s")
-    assert found is not None
-    assert [node.id for node in found.nodes] == ["n-one"]
-    blocking = await asyncio.to_thread(holdfast.open_sync, ":memory:")
-    assert blocking.sessions.create("s").created
-    blocking.close()
-    await store.close()
-    await other.close()
-    with pytest.raises(HandleClosed):
-        await store.sessions.head("s")
-
-
-def test_an_unknown_durability_is_refused(sqlite_path: Path) -> None:
-    with pytest.raises(Invalid) as caught:
-        holdfast.open_sync(str(sqlite_path), synchronous="off")
-    assert caught.value.field == "synchronous"

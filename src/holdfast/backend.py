@@ -56,6 +56,7 @@ SQLITE_OPTIONS = {
     "readers",
     "read_only",
     "migrate",
+    "busy_ms",
     "max_group",
     "max_group_seconds",
     "allow_network",

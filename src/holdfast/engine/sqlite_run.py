@@ -197,5 +197,8 @@ def _run_script(
                     facts = _rows(connection, why, params)
                     return Answer([why.pick(script.explains, row) for row in facts], True)
                 params.update(zip(part.names, found[0], strict=True))
-            rows = [part.pick(script.returns, row) for row in found]
+            if part.names == script.returns:
+                rows = found
+            else:
+                rows = [part.pick(script.returns, row) for row in found]
     return Answer(rows, False)

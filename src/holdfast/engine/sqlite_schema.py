@@ -208,10 +208,10 @@ def script(*, after: int = 0) -> str:
             lines.append(f"\n-- {migration.version:04d} {migration.name}")
             lines.append(migration.text.rstrip())
             lines.append(
-                "INSERT INTO migration (version, name, checksum, oldest_reader, applied_at_ms)"  # noqa: S608
-                f" VALUES ({migration.version}, '{migration.name}', '{migration.checksum}',"
-                f" {migration.oldest_reader},"
-                " CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER));"
+                "INSERT INTO migration (version, name, checksum, oldest_reader, applied_at_ms)\n"
+                f"VALUES ({migration.version}, '{migration.name}', '{migration.checksum}',"
+                f" {migration.oldest_reader},\n"
+                "  CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER));"
             )
             lines.append(f"PRAGMA application_id = {APPLICATION_ID};")
             lines.append(f"PRAGMA user_version = {migration.version};")

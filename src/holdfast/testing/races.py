@@ -1,0 +1,260 @@
+"""The arena: a few callers ask the same store at the same moment, and somebody explains the answers.
+
+What came out of a round is right when some order of its calls, one after the other on the model
+oracle, gives the same answers and leaves the same to be read. Nothing else is right: an error that
+no order explains, a receipt too many, a node that nobody stored. Handles are given: when each
+racer has its own, nothing inside one handle can keep the rivals apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from holdfast.contract.errors import ComponentMissing, HoldfastError, Invalid, NotRetained
+from holdfast.contract.records import Lane, Turn
+from holdfast.testing.machine_world import FACADES
+from holdfast.testing.oracle import Oracle
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+RACERS = 4
+PAUSE_SECONDS = 0.002
+# What differs between the answers of two orders, or of a store and the oracle, and may: times,
+# names and tokens are the store's own, what an error says in words is for people. What a create,
+# a fork and an update show of the session is read after them, and may be younger than they are.
+OWN = {"token", "state_name", "fence", "reason_words"}
+YOUNGER = {"create", "fork", "update"}
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One call, as data, so that it can be sent to another thread or process, or to the oracle."""
+
+    name: str
+    args: dict[str, Any] = field(default_factory=dict)
+
+    def of(self, store: Any) -> Any:
+        """What the store answers, refusals included."""
+        facade = store if isinstance(store, Oracle) else getattr(store, FACADES[self.name])
+        method = getattr(facade, self.name)
+        try:
+            if isinstance(self.args.get("turn"), Turn):
+                return method(self.args["turn"])
+            return method(**self.args)
+        except HoldfastError as refusal:
+            return refusal
+
+
+Setting = Callable[[str], list[Ask]]
+Moves = Callable[[str, list[Lane]], list[Ask]]
+
+
+@dataclass(frozen=True)
+class Race:
+    """A law: what is there before, what the racers ask, and how many of them may win."""
+
+    name: str
+    law: str
+    setting: Setting
+    moves: Moves
+    sessions: tuple[str, ...]
+    winners: tuple[int, ...] = ()
+
+
+@dataclass
+class Round:
+    """One round of a race."""
+
+    prefix: str
+    settings: list[Ask]
+    lanes: list[Lane]
+    moves: list[Ask]
+    answers: list[Any] = field(default_factory=list)
+
+
+class Racer(Protocol):
+    """Somebody who starts when all others do."""
+
+    def ask(self, ask: Ask, pause: float) -> None: ...
+    def answer(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+class ThreadRacer:
+    """A racer in a thread of its own, with a handle that may be its own."""
+
+    def __init__(self, store: Any, barrier: threading.Barrier) -> None:
+        self._store = store
+        self._barrier = barrier
+        self._asks: queue.SimpleQueue[tuple[Ask, float] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def ask(self, ask: Ask, pause: float) -> None:
+        self._asks.put((ask, pause))
+
+    def answer(self) -> Any:
+        return self._answers.get()
+
+    def close(self) -> None:
+        self._asks.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (asked := self._asks.get()) is not None:
+            self._barrier.wait()
+            time.sleep(asked[1])
+            try:
+                answer = asked[0].of(self._store)
+            except Exception as failure:
+                answer = failure
+            self._answers.put(answer)
+
+
+class Arena:
+    """The racers, and the handles with which rounds are set up and looked at."""
+
+    def __init__(self, homes: Sequence[Any], racers: Sequence[Racer], seed: int) -> None:
+        self._homes = homes
+        self._racers = racers
+        self._chance = random.Random(seed)
+
+    def run(self, race: Race, rounds: int) -> None:
+        """Run a race, and fail with every round that no order explains."""
+        made = self._each(self._set_up, [(race, f"{race.name}-{n}") for n in range(rounds)])
+        for one in made:
+            one.answers = self.together(one.moves)
+        wrong = [text for text in self._each(self._explain, [(race, one) for one in made]) if text]
+        if wrong:
+            shown = "\n\n".join(wrong[:3])
+            raise AssertionError(f"{race.name}: {len(wrong)} of {rounds} rounds\n{shown}")
+
+    def together(self, asks: Sequence[Ask]) -> list[Any]:
+        """Ask all at once, and wait for every answer."""
+        for racer, ask in zip(self._racers, asks, strict=True):
+            pause = self._chance.choice((0.0, self._chance.uniform(0, PAUSE_SECONDS)))
+            racer.ask(ask, pause)
+        return [racer.answer() for racer in self._racers]
+
+    def _each(self, work: Callable[[Any, A], B], items: Iterable[A]) -> list[B]:
+        homes = itertools.cycle(self._homes)
+        with ThreadPoolExecutor(len(self._homes)) as pool:
+            return list(pool.map(work, homes, list(items)))
+
+    def _set_up(self, home: Any, item: tuple[Race, str]) -> Round:
+        race, prefix = item
+        settings = race.setting(prefix)
+        lanes: list[Lane] = []
+        for ask in settings:
+            answer = ask.of(home)
+            if isinstance(answer, BaseException):
+                raise AssertionError(f"{race.name}: {ask} is refused: {answer!r}")
+            if isinstance(answer, Lane):
+                lanes.append(answer)
+        return Round(prefix, settings, lanes, race.moves(prefix, lanes))
+
+    def _explain(self, home: Any, item: tuple[Race, Round]) -> str | None:
+        race, one = item
+        names = [f"{one.prefix}{session}" for session in race.sessions]
+        told = [_plain(ask, answer) for ask, answer in zip(one.moves, one.answers, strict=True)]
+        found = readings(home, names)
+        if race.winners and sum(map(_won, one.answers)) not in race.winners:
+            why = f"{sum(map(_won, one.answers))} winners"
+        elif explained(one, told, found, names):
+            return None
+        else:
+            why = "no order explains it"
+        shown = [
+            f"  {ask}\n    {answer!r}" for ask, answer in zip(one.moves, one.answers, strict=True)
+        ]
+        return "\n".join([f"{one.prefix}: {why}", *shown, *(f"  {row}" for row in found)])
+
+
+def explained(one: Round, told: list[Any], found: list[Any], names: list[str]) -> bool:
+    """Whether some order of the calls gives these answers and leaves this to be read."""
+    by_luck = sorted(range(len(one.moves)), key=lambda place: not _won(one.answers[place]))
+    for order in itertools.permutations(by_luck):
+        tokens = iter([lane.token for lane in one.lanes])
+        oracle = Oracle(lambda: 0, lambda tokens=tokens: next(tokens, "unseen"))  # type: ignore[misc]
+        for ask in one.settings:
+            ask.of(oracle)
+        for place in order:
+            if _plain(one.moves[place], one.moves[place].of(oracle)) != told[place]:
+                break
+        else:
+            if readings(oracle, names) == found:
+                return True
+    return False
+
+
+def readings(store: Any, names: Sequence[str]) -> list[Any]:
+    """All there is to be read of the sessions, with every retained revision loaded."""
+    found: list[Any] = []
+    for session in names:
+        asks = [Ask(name, {"session": session}) for name in ("get", "graph", "read", "rows")]
+        asks.append(Ask("totals", {"session": session}))
+        revisions = Ask("revisions", {"session": session})
+        page = revisions.of(store)
+        found.append(_plain(revisions, page))
+        for row in page.items:
+            asks.append(Ask("load", {"session": session, "revision": row.revision}))
+            if row.turn is not None:
+                asks.append(Ask("receipt", {"session": session, "turn": row.turn}))
+        found += [_plain(ask, ask.of(store)) for ask in asks]
+    return found
+
+
+def _won(answer: Any) -> bool:
+    """Whether the call changed something, as the one winner of a race does."""
+    if isinstance(answer, BaseException):
+        return False
+    for flag, value in (("replayed", False), ("created", True), ("deleted", True)):
+        if hasattr(answer, flag):
+            return bool(getattr(answer, flag) == value)
+    return bool(getattr(answer, "nodes", answer))
+
+
+def _plain(ask: Ask, answer: Any) -> Any:
+    """An answer without what may differ."""
+    if isinstance(answer, HoldfastError):
+        words = {Invalid: {"reason"}, NotRetained: {"what"}, ComponentMissing: {"component"}}
+        mine = words.get(type(answer), set())
+        fields = {k: v for k, v in answer.fields.items() if k not in mine}
+        return type(answer).__name__, _bare(fields)
+    if isinstance(answer, BaseException):
+        return repr(answer)
+    if ask.name in YOUNGER and answer is not None:
+        return getattr(answer, "created", True)
+    if ask.name == "totals":
+        return sorted(repr(_bare(total)) for total in answer)
+    return _bare(answer)
+
+
+def _bare(value: Any) -> Any:
+    """Plain data without times, tokens and names of states."""
+    if isinstance(value, msgspec.Struct):
+        fields = {key: getattr(value, key) for key in value.__struct_fields__}
+        if "state" in fields and not isinstance(fields["state"], dict):
+            del fields["state"]
+        return type(value).__name__, _bare(fields)
+    if isinstance(value, dict):
+        return {
+            key: _bare(inner)
+            for key, inner in value.items()
+            if key not in ("token", "before", "next") and not str(key).endswith("_ms")
+        }
+    if isinstance(value, tuple | list):
+        return [_bare(inner) for inner in value]
+    return value
