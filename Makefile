@@ -20,7 +20,7 @@ setup:  ## install the locked tools and this package, editable
 demo:  ## show what the library does, in a minute
 	$(PYTHON) -c 'from holdfast.cli import main; main()' demo
 
-check:  ## everything that needs no database: style, types, floors, generated files (30 s)
+check:  ## style, types, floors, generated files and sizes, in half a minute
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
@@ -33,7 +33,7 @@ test:  ## all tests and laws, in every mode
 	$(PYTHON) -m pytest
 
 bench:  ## measure; numbers depend on the machine
-	$(PYTHON) bench/run.py
+	$(PYTHON) -m bench turn
 
 docs: generate  ## write the generated pages
 	@echo "see docs/"

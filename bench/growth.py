@@ -19,7 +19,7 @@ from holdfast import NewNode, Turn
 
 SHORT = 100
 NODES_A_TURN = 1000
-REPEATS = 60
+REPEATS = 20
 TAIL = 50
 MOST_GROWTH, MOST_BYTES = 1.15, 1.4
 
@@ -91,7 +91,7 @@ async def growth(
                         database=database, measure=what, nodes=length, round=number,
                         p50_ms=round(found, 4),
                     )  # fmt: skip
-    report.say(f"\n== {database}: p50 ms by nodes of history [lowest-highest round]")
+    report.say(f"\n== {database}: p50 ms by nodes of history [quartiles of the rounds]")
     for what, by_length in medians.items():
         for length, found in by_length.items():
             mid, low, high = middle(found)

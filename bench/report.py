@@ -63,13 +63,13 @@ class Report:
 
     def finish(self) -> None:
         """The goals, all in one place."""
-        self.say("\n== goals (median of the rounds' ratios [lowest-highest])")
+        self.say("\n== goals (median of the rounds' ratios [quartiles])")
         for goal in self.goals:
             self.say(goal.line())
 
     def rates(self, title: str, tracks: Sequence[Track], base: Track) -> None:
         """Turns per second of every subject at every count, and its ratio to the base."""
-        self.say(f"\n== {title}: turns/s median [lowest-highest], p50/p95 ms, client us, ratio")
+        self.say(f"\n== {title}: turns/s median [quartiles], p50/p95 ms, client us, ratio")
         for count in base.samples:
             self.say(f"  {count} session(s)")
             floor = [sample.per_second for sample in base.samples[count]]

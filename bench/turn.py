@@ -29,8 +29,8 @@ DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 class Effort:
     """How long to measure, and what."""
 
-    rounds: int = 9
-    seconds: float = 0.5
+    rounds: int = 20
+    seconds: float = 0.2
     databases: tuple[str, ...] = ("sqlite", "postgres")
     parts: tuple[str, ...] = ("rate", "growth", "bytes")
     kinds: tuple[str, ...] = KINDS

@@ -50,8 +50,7 @@ class Gate:
     def hold(self) -> Op[None]:
         self.held.set()
         assert self._go.wait(30)
-        return
-        yield
+        yield from ()
 
     def open(self) -> None:
         self._go.set()
@@ -103,7 +102,8 @@ class Disk(apsw.VFS):
         self.syncs: list[str] = []
         self.fails: Callable[[str], bool] = lambda name: False
         self.locked_up = False
-        super().__init__("holdfast-test-disk", "", makedefault=True)
+        self.beneath = apsw.vfs_names()[0]
+        super().__init__("holdfast-test-disk", self.beneath, makedefault=True)
 
     def xOpen(self, name: Any, flags: list[int]) -> DiskFile:  # noqa: N802
         if self.locked_up:
@@ -116,7 +116,7 @@ class DiskFile(apsw.VFSFile):
         self._disk = disk
         path = name if isinstance(name, str) else name.filename() if name else ""
         self._kind = path.rpartition("-")[2] if path.endswith(("-wal", "-journal")) else "db"
-        super().__init__("", name, flags)
+        super().__init__(disk.beneath, name, flags)
 
     def xSync(self, flags: int) -> None:  # noqa: N802
         if self._disk.fails(self._kind):
@@ -128,12 +128,11 @@ class DiskFile(apsw.VFSFile):
 
 @pytest.fixture
 def disk() -> Iterator[Disk]:
-    before = apsw.vfs_names()[0]
     found = Disk()
     try:
         yield found
     finally:
-        apsw.set_default_vfs(before)
+        apsw.set_default_vfs(found.beneath)
         found.unregister()
 
 
@@ -251,10 +250,8 @@ async def test_what_a_group_has_committed_is_not_taken_back_by_what_follows(
             """Done outside the transaction of the group: the next one meets a rival's lock."""
             writer = engine.writer
             assert writer is not None
-            writer.connection.set_commit_hook(None)
             writer.connection.set_wal_hook(after_commit)
-            return
-            yield
+            yield from ()
 
         def after_commit(connection: apsw.Connection, name: str, pages: int) -> int:
             if not rival.in_transaction:
@@ -381,17 +378,22 @@ async def test_a_cancelled_writer_is_cancelled_when_the_outcome_is_known(
             receipt = await store.sessions.receipt("s", name)
             assert receipt is not None
             assert (await store.sessions.commit(turn(name))).replayed
-        with pytest.raises(TimeoutError):
-            async with held(store) as let_go, asyncio.timeout(0.01) as limit:
-                asyncio.get_running_loop().call_at((limit.when() or 0) + 0.01, let_go)
-                await store.sessions.commit(turn("late"))
+        async with held(store) as let_go:
+            limit = asyncio.timeout(0.01)
+            asyncio.get_running_loop().call_later(0.02, let_go)
+
+            async def in_time() -> None:
+                async with limit:
+                    await store.sessions.commit(turn("late"))
+
+            with pytest.raises(TimeoutError):
+                await in_time()
         assert await store.sessions.receipt("s", "late") is not None
 
 
 async def test_cancelling_at_every_await_leaves_a_known_outcome(sqlite_path: Path) -> None:
     async with opened(sqlite_path) as store:
         await store.sessions.create("s")
-        committed = 0
         for spins in range(12):
             name = f"t{spins}"
             commit = asyncio.create_task(store.sessions.commit(turn(name)))
@@ -407,8 +409,7 @@ async def test_cancelling_at_every_await_leaves_a_known_outcome(sqlite_path: Pat
                 await read
             receipt = await store.sessions.commit(turn(name))
             assert receipt.replayed == (known is not None)
-            committed += 1
-            assert len((await seen(store, "s"))["s"]) == committed
+            assert len((await seen(store, "s"))["s"]) == spins + 1
 
 
 async def test_a_storm_of_cancellations_leaves_the_store_healthy(sqlite_path: Path) -> None:
@@ -441,7 +442,7 @@ def test_an_event_loop_may_end_while_a_write_is_waiting(sqlite_path: Path) -> No
 
     async def begin() -> list[asyncio.Task[Any]]:
         await store.sessions.create("s")
-        tasks = [asyncio.create_task(engine.write(gate.hold))]
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(engine.write(gate.hold))]
         await asyncio.to_thread(gate.held.wait)
         tasks += [asyncio.create_task(store.sessions.commit(turn("one")))]
         await asyncio.sleep(0)
@@ -476,6 +477,7 @@ def test_an_interrupted_caller_leaves_when_the_outcome_is_known(sqlite_path: Pat
     assert isinstance(engine, SqliteBlockingEngine)
     gate = Gate()
     interrupted = threading.Event()
+    main = threading.get_ident()
 
     def interrupt(number: int, frame: object) -> None:
         interrupted.set()
@@ -484,7 +486,7 @@ def test_an_interrupted_caller_leaves_when_the_outcome_is_known(sqlite_path: Pat
     def helper() -> None:
         assert gate.held.wait(30)
         handed_in.wait(30)
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.pthread_kill(main, signal.SIGINT)
         assert interrupted.wait(30)
         gate.open()
 

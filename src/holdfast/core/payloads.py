@@ -11,7 +11,7 @@ import math
 import re
 import sys
 import threading
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -33,7 +33,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _PLAIN = (str, int, float, bool, type(None))
 _encoder = msgspec.json.Encoder()
-_WHOLE = zstd.ZstdCompressor.FLUSH_FRAME
+_WHOLE: Final = zstd.ZstdCompressor.FLUSH_FRAME
 
 
 class _Compressors(threading.local):
@@ -172,6 +172,8 @@ def unpack(digest: bytes, encoding: int, size: int, data: bytes) -> bytes:
     """The content of a stored blob, proved by its name. A bomb is stopped at the stated size."""
     key = digest.hex()
     opened: bytes
+    if size < 0:
+        raise Corrupt(table="blob", key=key, reason="its size is negative")
     if encoding == ZSTD:
         try:
             opened = zstd.ZstdDecompressor().decompress(data, max_length=size + 1)

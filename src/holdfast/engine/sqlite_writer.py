@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import apsw
@@ -171,7 +172,7 @@ class Writer:
                     break
                 group.append(more)
             self._serve(group)
-        self.connection.close()
+        self._close()
 
     def _next(self) -> Job | None:
         if self._log_pages - self._copied_pages < IDLE_PAGES:
@@ -310,7 +311,12 @@ class Writer:
 
     def _distrust(self) -> None:
         self._distrusted = True
-        self.connection.close()
+        self._close()
+
+    def _close(self) -> None:
+        # Closing folds the log in where it can. What a failing disk says to that is no news.
+        with suppress(apsw.Error):
+            self.connection.close()
 
     def _rollback(self) -> None:
         try:

@@ -1,7 +1,8 @@
 """The laws of the races: one for every guarded statement, and for every pair of them that may meet.
 
 In each round four callers ask at the same moment. `winners` says how many of them may change
-something; a race without it is judged by the orders that explain it alone.
+something; a race without it is judged by the orders that explain it alone. Where a session is
+deleted the content is the round's own, because what a delete frees depends on all others.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _renewed(s: str, lanes: list[Lane]) -> list[Ask]:
 
 
 def _deleted(s: str, lanes: list[Lane]) -> list[Ask]:
-    commits = [turn(s, f"t{n}", f"n{n}", state={"agent": b"x"}) for n in (1, 2)]
+    commits = [turn(s, f"t{n}", f"n{n}", state={"agent": f"{s} x".encode()}) for n in (1, 2)]
     return [*commits, on("delete", s), on("delete", s)]
 
 
@@ -153,7 +154,7 @@ def _forked_meanwhile(s: str, lanes: list[Lane]) -> list[Ask]:
         Ask("fork", {"source": s, "session": f"{s}-f"}),
         on("delete", s),
         Ask("fork", {"source": s, "session": f"{s}-g", "node": "a"}),
-        turn(s, "t1", "x", state={"agent": b"x"}),
+        turn(s, "t1", "x", state={"agent": f"{s} x".encode()}),
     ]
 
 

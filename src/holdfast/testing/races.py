@@ -1,4 +1,4 @@
-"""The arena: a few callers ask the same store at the same moment, and somebody explains the answers.
+"""The arena: a few callers ask a store at the same moment, and somebody explains the answers.
 
 What came out of a round is right when some order of its calls, one after the other on the model
 oracle, gives the same answers and leaves the same to be read. Nothing else is right: an error that
@@ -9,6 +9,7 @@ racer has its own, nothing inside one handle can keep the rivals apart.
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import queue
 import random
 import threading
@@ -20,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+import holdfast
 from holdfast.contract.errors import ComponentMissing, HoldfastError, Invalid, NotRetained
 from holdfast.contract.records import Lane, Turn
 from holdfast.testing.machine_world import FACADES
@@ -33,7 +35,6 @@ PAUSE_SECONDS = 0.002
 # What differs between the answers of two orders, or of a store and the oracle, and may: times,
 # names and tokens are the store's own, what an error says in words is for people. What a create,
 # a fork and an update show of the session is read after them, and may be younger than they are.
-OWN = {"token", "state_name", "fence", "reason_words"}
 YOUNGER = {"create", "fork", "update"}
 
 
@@ -121,6 +122,44 @@ class ThreadRacer:
             except Exception as failure:
                 answer = failure
             self._answers.put(answer)
+
+
+class ProcessRacer:
+    """A racer in a process of its own, which opens the store there."""
+
+    def __init__(self, url: str, tenant: str, barrier: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._end, far = context.Pipe()
+        self._process = context.Process(
+            target=_race_in_process, args=(url, tenant, barrier, far), daemon=True
+        )
+        self._process.start()
+
+    @staticmethod
+    def barrier(count: int) -> Any:
+        """What the processes wait for together."""
+        return multiprocessing.get_context("spawn").Barrier(count)
+
+    def ask(self, ask: Ask, pause: float) -> None:
+        self._end.send((ask, pause))
+
+    def answer(self) -> Any:
+        return self._end.recv()
+
+    def close(self) -> None:
+        self._end.send(None)
+        self._process.join()
+
+
+def _race_in_process(url: str, tenant: str, barrier: Any, end: Any) -> None:
+    with holdfast.open_sync(url, tenant=tenant) as store:
+        while (asked := end.recv()) is not None:
+            barrier.wait()
+            time.sleep(asked[1])
+            try:
+                end.send(asked[0].of(store))
+            except Exception as failure:
+                end.send(RuntimeError(repr(failure)))
 
 
 class Arena:

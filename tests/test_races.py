@@ -1,0 +1,218 @@
+"""The races: every guarded statement, by callers that start at the same moment.
+
+`HOLDFAST_ROUNDS` is the number of rounds of each race on each database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import apsw
+import asyncpg
+import pytest
+
+import holdfast
+from holdfast.contract.errors import LaneLost
+from holdfast.contract.records import NewNode, Turn, Usage
+from holdfast.testing.postgres_server import PostgresServer
+from holdfast.testing.race_laws import RACES
+from holdfast.testing.races import RACERS, Arena, ProcessRacer, Race, ThreadRacer
+
+ROUNDS = int(os.environ.get("HOLDFAST_ROUNDS", "300"))
+COMMITS = [race for race in RACES if race.name.startswith("commit-")]
+
+# Content that is named and not there, and content that is there and nobody names.
+DANGLING = """
+SELECT count(*) FROM {schema}component c WHERE NOT EXISTS (
+  SELECT 1 FROM {schema}blob b WHERE b.tenant = c.tenant AND b.digest = c.digest)
+"""
+LEFT = """
+SELECT count(*) FROM {schema}blob b WHERE NOT EXISTS (
+  SELECT 1 FROM {schema}component c WHERE c.tenant = b.tenant AND c.digest = b.digest)
+"""
+
+
+@contextmanager
+def arena(url: str, tenant: str, *, handles: int = RACERS, **options: Any) -> Iterator[Arena]:
+    """Racers in threads, on as many handles as asked for."""
+    with ExitStack() as stack:
+        stores = [
+            stack.enter_context(holdfast.open_sync(url, tenant=tenant, **options))
+            for _ in range(handles)
+        ]
+        barrier = threading.Barrier(RACERS)
+        racers = [ThreadRacer(stores[n % handles], barrier) for n in range(RACERS)]
+        for racer in racers:
+            stack.callback(racer.close)
+        yield Arena(stores, racers, random.getrandbits(32))
+
+
+def fresh_tenant() -> str:
+    return f"t{uuid.uuid4().hex}"
+
+
+@pytest.fixture(scope="module")
+def sqlite_races(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Arena]]:
+    path = str(tmp_path_factory.mktemp("races") / "agents.db")
+    with arena(path, fresh_tenant(), synchronous="normal") as found:
+        yield path, found
+
+
+@pytest.fixture(scope="module")
+def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
+    name = f"races_{uuid.uuid4().hex}"
+    url = postgres_server.create_database(name)
+    # What a server that loses power may lose is no question here, and each flush costs a wait.
+    postgres_server.run_sql(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    yield url
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def postgres_races(postgres_database: str) -> Iterator[tuple[str, Arena]]:
+    with arena(postgres_database, fresh_tenant(), pool_size=3, allow_unsafe=True) as found:
+        yield postgres_database, found
+
+
+def sqlite_count(path: str, query: str) -> int:
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    (count,) = next(iter(connection.execute(query.format(schema=""))))
+    connection.close()
+    return int(count)
+
+
+def postgres_count(server: PostgresServer, url: str, query: str) -> int:
+    database = urlsplit(url).path[1:]
+    return int(server.run_sql(query.format(schema="holdfast."), database=database))
+
+
+def deadlocks(server: PostgresServer, url: str) -> int:
+    """How often the server had to end a deadlock, which a caller would only see as a delay."""
+    name = urlsplit(url).path[1:]
+    query = f"SELECT deadlocks FROM pg_stat_database WHERE datname = '{name}'"
+    return int(server.run_sql(query))
+
+
+@pytest.mark.parametrize("race", RACES, ids=lambda race: race.name)
+def test_race_on_sqlite(sqlite_races: tuple[str, Arena], race: Race) -> None:
+    """Four handles on one file, each in a thread."""
+    path, found = sqlite_races
+    found.run(race, ROUNDS)
+    assert (sqlite_count(path, DANGLING), sqlite_count(path, LEFT)) == (0, 0)
+
+
+@pytest.mark.parametrize("race", RACES, ids=lambda race: race.name)
+def test_race_on_postgres(
+    postgres_races: tuple[str, Arena], postgres_server: PostgresServer, race: Race
+) -> None:
+    """Four handles with pools of their own, so that no merging keeps the rivals apart."""
+    url, found = postgres_races
+    found.run(race, ROUNDS)
+    counts = [postgres_count(postgres_server, url, query) for query in (DANGLING, LEFT)]
+    assert counts == [0, 0]
+    assert deadlocks(postgres_server, url) == 0
+
+
+def test_races_in_processes(sqlite_path: Path) -> None:
+    """Four processes on one file."""
+    barrier = ProcessRacer.barrier(RACERS)
+    tenant = fresh_tenant()
+    with ExitStack() as stack:
+        home = stack.enter_context(holdfast.open_sync(str(sqlite_path), tenant=tenant))
+        racers = [ProcessRacer(str(sqlite_path), tenant, barrier) for _ in range(RACERS)]
+        for racer in racers:
+            stack.callback(racer.close)
+        found = Arena([home], racers, random.getrandbits(32))
+        for race in COMMITS[:3]:
+            found.run(race, ROUNDS)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_races_through_one_handle(
+    kind: str, sqlite_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Four threads on one handle, which puts what waits into one call or one transaction."""
+    own: dict[str, Any] = {"synchronous": "normal"}
+    url = str(sqlite_path)
+    if kind == "postgres":
+        url, own = request.getfixturevalue("postgres_database"), {"allow_unsafe": True}
+    with arena(url, fresh_tenant(), handles=1, **own) as found:
+        for race in COMMITS:
+            found.run(race, max(1, ROUNDS // 6))
+
+
+async def test_merged_turns_of_many_sessions_never_deadlock(
+    postgres_database: str, postgres_server: PostgresServer
+) -> None:
+    """Four handles commit turns of the same sessions, with shared content, in orders of their own:
+    all are committed, and the server never has to end a deadlock."""
+    tenant, chance = fresh_tenant(), random.Random(5)
+    stores = [
+        await holdfast.open(postgres_database, tenant=tenant, allow_unsafe=True) for _ in range(4)
+    ]
+    sessions = [f"s{number}" for number in range(8)]
+    for session in sessions:
+        await stores[0].sessions.create(session)
+    before = deadlocks(postgres_server, postgres_database)
+    rounds = max(1, ROUNDS // 6)
+    for number in range(rounds):
+        turns = []
+        for place, store in enumerate(stores):
+            for session in chance.sample(sessions, len(sessions)):
+                content = [f"{number} {part}".encode() for part in range(4)]
+                chance.shuffle(content)
+                state = {f"c{part}": value for part, value in enumerate(content)}
+                turn = Turn(
+                    session=session,
+                    turn=f"{number}-{place}",
+                    nodes=[NewNode(body=place)],
+                    state=state,
+                    usage=[Usage(model="m", input=1)],
+                )
+                turns.append(store.sessions.commit(turn))
+        receipts = await asyncio.gather(*turns)
+        assert not any(receipt.replayed for receipt in receipts)
+    for session in sessions:
+        head = await stores[0].sessions.head(session)
+        assert head is not None
+        assert (head.revision, head.node_count) == (4 * rounds, 4 * rounds)
+    for store in stores:
+        await store.close()
+    assert deadlocks(postgres_server, postgres_database) == before
+
+
+async def test_a_lane_that_lapses_while_a_turn_waits_is_lost(postgres_database: str) -> None:
+    """A turn that waited for the session is judged by the time after the wait: when the lane has
+    lapsed meanwhile, it is refused."""
+    tenant = fresh_tenant()
+    store = await holdfast.open(postgres_database, tenant=tenant, allow_unsafe=True)
+    await store.sessions.create("s")
+    lane = await store.lanes.claim("s", "ada", ttl_ms=400)
+    rival = await asyncpg.connect(postgres_database)
+    async with rival.transaction():
+        await rival.execute(
+            "SELECT FROM holdfast.session WHERE tenant = $1 AND session = 's' FOR UPDATE", tenant
+        )
+        turn = Turn(session="s", turn="t", nodes=[NewNode(body="late")], fence=lane.fence)
+        waiting = asyncio.create_task(store.sessions.commit(turn))
+        while await rival.fetchval(
+            "SELECT holdfast.now_ms() <= lane_expires_at_ms FROM holdfast.session"
+            " WHERE tenant = $1 AND session = 's'",
+            tenant,
+        ):
+            await asyncio.sleep(0.02)
+        assert not waiting.done()
+    with pytest.raises(LaneLost):
+        await waiting
+    assert await store.sessions.receipt("s", "t") is None
+    await rival.close()
+    await store.close()
