@@ -134,9 +134,9 @@ async def _applied(connection: Any, schema: str) -> list[Any]:
         names = ", ".join(row["name"] for row in objects[:5])
         more = ", …" if len(objects) > 5 else ""
         raise ForeignDatabase(found=f"schema {schema} with {names}{more}", expected=_EXPECTED)
+    table = f"{_quoted(schema)}.migration"
     rows: list[Any] = await connection.fetch(
-        f"SELECT version, name, checksum, oldest_reader FROM {_quoted(schema)}.migration"  # noqa: S608
-        " ORDER BY version"
+        f"SELECT version, name, checksum, oldest_reader FROM {table} ORDER BY version"  # noqa: S608
     )
     if not rows:
         raise ForeignDatabase(

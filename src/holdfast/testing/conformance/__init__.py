@@ -12,3 +12,7 @@ docstrings. A law is given a `kit` (see `holdfast.testing.conformance.kit`) and 
 knows the contract and no implementation. Laws that were considered and not adopted are listed with
 the reason in `not_adopted.py`.
 """
+
+from holdfast.testing.conformance.not_adopted import ELSEWHERE, NOT_ADOPTED
+
+__all__ = ["ELSEWHERE", "NOT_ADOPTED"]

@@ -307,6 +307,14 @@ async def test_law_055_the_store_derives_the_intent_from_the_content(kit: Kit) -
                 await store.sessions.commit(variant)
             assert (it.value.session, it.value.turn) == ("s", "t"), name
         assert (await store.sessions.commit(full_turn())).replayed is True
+        chain = [NewNode(body=1, parent="a"), NewNode(body=2), NewNode(body=3)]
+        await store.sessions.commit(Turn(session="s", turn="u", nodes=chain))
+        for index, parent in ((1, "a"), (2, "a"), (2, "u:0")):
+            other = list(chain)
+            other[index] = changed(chain[index], parent=parent)
+            async with refused(store, "s", TurnConflict, turn="u"):
+                await store.sessions.commit(Turn(session="s", turn="u", nodes=other))
+        assert (await store.sessions.commit(Turn(session="s", turn="u", nodes=chain))).replayed
         await works(store, "s")
 
 

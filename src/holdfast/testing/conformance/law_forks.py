@@ -339,7 +339,7 @@ async def test_law_f11_deleting_the_origin_keeps_what_forks_need(kit: Kit) -> No
 
 async def test_law_f12_a_chain_survives_its_middle(kit: Kit) -> None:
     """Where the origin of an origin, or the session between, is deleted, what hangs on them stays
-    whole. (f12)"""
+    whole; with the last of the chain all of it goes. (f12)"""
     async with kit.open() as store:
         await grow(store, "one", "a")
         await store.sessions.fork("one", "two")
@@ -356,7 +356,9 @@ async def test_law_f12_a_chain_survives_its_middle(kit: Kit) -> None:
             await store.sessions.commit(
                 Turn(session="three", turn="t", nodes=[NewNode(id="a", body="a")])
             )
-        await works(store, "three")
+        await store.sessions.commit(Turn(session="three", turn="t"))
+        report = await store.sessions.delete("three")
+        assert (report.nodes, report.kept_nodes) == (3, 0)
 
 
 async def test_law_f13_deleting_a_fork_leaves_its_origin(kit: Kit) -> None:
@@ -474,3 +476,53 @@ async def test_law_f18_content_of_a_deleted_middle_goes_with_its_fork(kit: Kit) 
         assert (await store.sessions.delete("end")).blobs == 1
         assert await path(store, "source") == ["a"]
         await works(store, "source")
+
+
+async def test_law_f19_a_fork_branches_off_what_it_inherited(kit: Kit) -> None:
+    """A fork may move its leaf to any node it inherited, or name one as the place of a turn, and
+    branches there; all its paths are whole, and its origin sees none of it. (f19)"""
+    async with kit.open() as store:
+        await grow(store, "source", "a", "b", "c")
+        await store.sessions.fork("source", "fork")
+        for number, inherited in enumerate("abc", 1):
+            await store.sessions.commit(
+                Turn(session="fork", turn=f"to-{inherited}", leaf=inherited)
+            )
+            await grow(store, "fork", f"f{number}")
+        assert await path(store, "fork") == ["a", "b", "c", "f3"]
+        assert await path(store, "fork", leaf="f2") == ["a", "b", "f2"]
+        assert await path(store, "fork", leaf="f1") == ["a", "f1"]
+        place = [NewNode(id="f4", body="f4", parent="b"), NewNode(id="f5", body="f5")]
+        await store.sessions.commit(Turn(session="fork", turn="place", nodes=place))
+        assert await path(store, "fork") == ["a", "b", "f4", "f5"]
+        history = await store.history.load("fork")
+        assert history is not None
+        assert [node.depth for node in history.nodes] == [1, 2, 3, 4]
+        assert await graph(store, "fork") == ["a", "b", "c", "f1", "f2", "f3", "f4", "f5"]
+        assert await graph(store, "source") == ["a", "b", "c"]
+
+
+async def test_law_f20_what_the_origin_stores_later_is_not_there(kit: Kit) -> None:
+    """What the origin stores after the fork does not exist in the fork: not as the place of a turn,
+    not as its leaf, not to rewind to and not to fork from. (f20)"""
+    async with kit.open() as store:
+        await grow(store, "source", "a")
+        await store.sessions.fork("source", "fork")
+        await grow(store, "source", "later")
+        nodes = [NewNode(id="f", body="f", parent="later")]
+        async with refused(store, "fork", NodeUnknown, turn="t") as it:
+            await store.sessions.commit(Turn(session="fork", turn="t", nodes=nodes))
+        assert (it.value.field, it.value.node) == ("nodes[0].parent", "later")
+        async with refused(store, "fork", NodeUnknown, turn="t") as it:
+            await store.sessions.commit(Turn(session="fork", turn="t", leaf="later"))
+        assert it.value.field == "leaf"
+        async with refused(store, "fork", NodeUnknown, turn="t") as it:
+            await store.sessions.rewind("fork", turn="t", node="later", reason="x")
+        assert (it.value.field, it.value.session) == ("node", "fork")
+        async with refused(store, "fork", NodeUnknown) as it:
+            await store.sessions.fork("fork", "second", node="later")
+        assert (it.value.field, it.value.session) == ("node", "fork")
+        assert await store.sessions.get("second") is None
+        assert await store.history.tombstone("fork", ["later"]) == 0
+        assert await path(store, "source") == ["a", "later"]
+        await works(store, "fork")

@@ -269,7 +269,9 @@ BEGIN
     IF p_fence_token[v.ord] IS NULL THEN
       CONTINUE WHEN v.lane_token IS NOT NULL AND v.lane_expires_at_ms > v_now; -- guard: lane-free
     ELSE
-      CONTINUE WHEN (v.lane_owner = p_fence_owner[v.ord] AND v.lane_token = p_fence_token[v.ord] AND v.lane_generation = p_fence_generation[v.ord] AND v.lane_expires_at_ms > v_now) IS NOT TRUE; -- guard: fence
+      CONTINUE WHEN (v.lane_owner = p_fence_owner[v.ord] AND v.lane_token = p_fence_token[v.ord]
+        AND v.lane_generation = p_fence_generation[v.ord]
+        AND v.lane_expires_at_ms > v_now) IS NOT TRUE; -- guard: fence
     END IF;
     v_ok[v.ord] := true;
     v_revision[v.ord] := v.revision + 1;
@@ -320,7 +322,8 @@ BEGIN
       SELECT FROM {schema}.blob b WHERE b.tenant = p_tenant AND b.digest = r.digest);
   END IF;
   IF v_places THEN
-    FOR v IN SELECT r.ord, n.* FROM unnest(p_session, p_place) WITH ORDINALITY AS r(name, place, ord)
+    FOR v IN
+      SELECT r.ord, n.* FROM unnest(p_session, p_place) WITH ORDINALITY AS r(name, place, ord)
       LEFT JOIN LATERAL {schema}.visible_v1(p_tenant, r.name, r.place) n ON true
       WHERE r.place IS NOT NULL
     LOOP
@@ -440,8 +443,8 @@ BEGIN
       reasoning = t.reasoning + excluded.reasoning,
       cost_micros = t.cost_micros + excluded.cost_micros;
   END IF;
-  INSERT INTO {schema}.revision (tenant, session, revision, kind, turn, leaf, leaf_session, leaf_run,
-    leaf_seq, leaf_depth, state_session, state_revision, at_ms)
+  INSERT INTO {schema}.revision (tenant, session, revision, kind, turn, leaf, leaf_session,
+    leaf_run, leaf_seq, leaf_depth, state_session, state_revision, at_ms)
   SELECT p_tenant, p_session[x.ord], x.revision, 'turn', p_turn[x.ord], v_leaf[x.ord],
     v_leaf_session[x.ord], v_leaf_run[x.ord], v_leaf_seq[x.ord], v_leaf_depth[x.ord],
     v_state_session[x.ord], v_state_revision[x.ord], v_now
