@@ -13,7 +13,9 @@ import random
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bench.content import Contents
@@ -30,8 +32,14 @@ class Sample:
     per_second: float
     p50_ms: float
     p95_ms: float
-    cpu_us: float
+    client_us: float  # CPU time of a turn, here and in the server
+    server_us: float
     turns: int
+
+    @property
+    def cpu_us(self) -> float:
+        """All of it: what is left of a ratio when something else has the machine."""
+        return self.client_us + self.server_us
 
 
 @dataclass(slots=True)
@@ -40,6 +48,7 @@ class Track:
 
     subject: Subject
     contents: Contents
+    server_seconds: Callable[[], float] = lambda: 0.0
     revisions: dict[str, int] = field(default_factory=dict)
     samples: dict[int, list[Sample]] = field(default_factory=dict)
 
@@ -61,14 +70,15 @@ class Track:
                 latencies.append(time.perf_counter() - began)
 
         gc.collect()
-        cpu, began = time.process_time(), time.perf_counter()
+        server, cpu, began = self.server_seconds(), time.process_time(), time.perf_counter()
         until = began + seconds
         await asyncio.gather(*(keep(f"s{number}", until) for number in range(sessions)))
         took = time.perf_counter() - began
-        return summed(latencies, took, time.process_time() - cpu)
+        cpu, server = time.process_time() - cpu, self.server_seconds() - server
+        return summed(latencies, took, cpu, server)
 
 
-def summed(latencies: list[float], took: float, cpu: float) -> Sample:
+def summed(latencies: list[float], took: float, cpu: float, server: float) -> Sample:
     """The figures of one stretch of work."""
     latencies.sort()
     count = len(latencies)
@@ -76,7 +86,8 @@ def summed(latencies: list[float], took: float, cpu: float) -> Sample:
         per_second=count / took,
         p50_ms=latencies[count // 2] * 1e3,
         p95_ms=latencies[min(count - 1, int(count * 0.95))] * 1e3,
-        cpu_us=cpu / count * 1e6,
+        client_us=cpu / count * 1e6,
+        server_us=server / count * 1e6,
         turns=count,
     )
 
@@ -114,9 +125,25 @@ async def compete(
                         "per_second": round(sample.per_second, 1),
                         "p50_ms": round(sample.p50_ms, 4),
                         "p95_ms": round(sample.p95_ms, 4),
-                        "cpu_us": round(sample.cpu_us, 1),
+                        "client_us": round(sample.client_us, 1),
+                        "server_us": round(sample.server_us, 1),
                     }
                 )
+
+
+def server_clock(pid: int) -> Callable[[], float]:
+    """The CPU time of a server's processes, in seconds; 0 where the system does not tell."""
+
+    def read() -> float:
+        total = 0
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                if parent == str(pid):
+                    total += int((entry / "schedstat").read_text().split()[0])
+        return total / 1e9
+
+    return read
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:

@@ -69,7 +69,8 @@ class Report:
 
     def rates(self, title: str, tracks: Sequence[Track], base: Track) -> None:
         """Turns per second of every subject at every count, and its ratio to the base."""
-        self.say(f"\n== {title}: turns/s median [quartiles], p50/p95 ms, client us, ratio")
+        self.say(f"\n== {title}: turns/s median [quartiles], p50/p95 ms, CPU us of a turn here")
+        self.say("   and in the server, ratio of the rates [quartiles], ratio of the CPU times")
         for count in base.samples:
             self.say(f"  {count} session(s)")
             floor = [sample.per_second for sample in base.samples[count]]
@@ -79,11 +80,16 @@ class Report:
                 ratio = paired([sample.per_second for sample in samples], floor)
                 p50 = middle([sample.p50_ms for sample in samples])[0]
                 p95 = middle([sample.p95_ms for sample in samples])[0]
-                cpu = middle([sample.cpu_us for sample in samples])[0]
+                client = middle([sample.client_us for sample in samples])[0]
+                server = middle([sample.server_us for sample in samples])[0]
+                spent = paired(
+                    [sample.cpu_us for sample in base.samples[count]],
+                    [sample.cpu_us for sample in samples],
+                )[0]
                 self.say(
-                    f"    {track.subject.name:<26}{rate[0]:8.0f} [{rate[1]:.0f}-{rate[2]:.0f}]"
-                    f"{'':2}{p50:7.3f}/{p95:.3f}  {cpu:6.0f}"
-                    f"   x{ratio[0]:.2f} [{ratio[1]:.2f}-{ratio[2]:.2f}]"
+                    f"    {track.subject.name:<28}{rate[0]:7.0f} [{rate[1]:.0f}-{rate[2]:.0f}]"
+                    f"  {p50:.3f}/{p95:.3f}  {client:.0f} + {server:.0f}"
+                    f"  x{ratio[0]:.2f} [{ratio[1]:.2f}-{ratio[2]:.2f}]  cpu x{spent:.2f}"
                 )
 
 

@@ -14,7 +14,7 @@ import asyncpg
 import holdfast
 from bench.content import KINDS, Contents
 from bench.growth import bytes_of_postgres, bytes_of_sqlite, growth
-from bench.measure import Track, compete
+from bench.measure import Track, compete, server_clock
 from bench.postgres_floor import Naive, SingleStatement
 from bench.report import Goal, Report, ratio
 from bench.sqlite_floor import SqliteFloor
@@ -139,6 +139,8 @@ async def _postgres_tracks(effort: Effort, url: str, kind: str) -> dict[str, Tra
 async def _postgres_rate(effort: Effort, report: Report, server: PostgresServer, kind: str) -> None:
     url = server.create_database(f"rate_{kind}")
     tracks = await _postgres_tracks(effort, url, kind)
+    for track in tracks.values():
+        track.server_seconds = server_clock(server.pid)
     admin = await asyncpg.connect(url)
 
     async def between() -> None:

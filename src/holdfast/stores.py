@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from holdfast.contract.errors import Invalid
+from holdfast.contract.errors import Invalid, TooLarge
 from holdfast.contract.limits import MAX_INT, Limits
 from holdfast.contract.records import (
     Created,
@@ -265,7 +265,8 @@ class HistoryNodes:
         """Hide nodes of the session from every read. Unknown ids are ignored."""
         view = self._view
         check_id("session", session)
-        check_int("nodes", len(nodes), 0, view.limits.commit_rows)
+        if len(nodes) > view.limits.commit_rows:
+            raise TooLarge(field="nodes", actual=len(nodes), limit=view.limits.commit_rows)
         ids = sorted({check_id(f"nodes[{i}]", node) for i, node in enumerate(nodes)})
         rows = [(node,) for node in ids]
         return await view.engine.write(history.tombstone, view.tenant, session, rows)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -44,6 +45,7 @@ from holdfast.core.payloads import (
 
 MAX_AMOUNT = 2**53 - 1
 AMOUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "cost_micros")
+_amounts = attrgetter(*AMOUNTS)
 
 
 @dataclass(slots=True)
@@ -265,13 +267,13 @@ def _digest(path: str, text: object) -> bytes:
 
 def _usage_row(index: int, entry: Usage) -> tuple[Any, ...]:
     path = f"usage[{index}]"
-    return (
-        index,
-        check_id(f"{path}.source", entry.source),
-        check_id(f"{path}.model", entry.model),
-        *(check_int(f"{path}.{a}", getattr(entry, a), 0, MAX_AMOUNT) for a in AMOUNTS),
-        check_text(f"{path}.currency", entry.currency, 8),
-    )
+    source = check_id(f"{path}.source", entry.source)
+    model = check_id(f"{path}.model", entry.model)
+    amounts = _amounts(entry)
+    for name, value in zip(AMOUNTS, amounts, strict=True):
+        if type(value) is not int or not 0 <= value <= MAX_AMOUNT:
+            check_int(f"{path}.{name}", value, 0, MAX_AMOUNT)
+    return (index, source, model, *amounts, check_text(f"{path}.currency", entry.currency, 8))
 
 
 def _intent(
@@ -297,7 +299,7 @@ def _intent(
         [params["at_leaf"], params["place"], leaf],
         [[name, digest] for name, digest in params["state"]],
         [list(row) for row in params["usage"]],
-        [[claim.claim, sorted(claim.work)] for claim in turn.claims],
+        sorted(work for claim in turn.claims for work in claim.work),
         sorted(turn.attachments),
     ]
     return hashlib.sha256(msgspec.msgpack.encode(projection)).digest()

@@ -95,6 +95,10 @@ def _deleted(*row: Any) -> tuple[Deleted, list[str]]:
     return report, _ancestors(ancestors)
 
 
+def _undeleted(live: object, ancestors: str) -> tuple[bool, list[str]]:
+    return bool(live), _ancestors(ancestors)
+
+
 CREATE = Stmt("sessions.create", bool, sessions.Known)
 GET: Stmt[SessionInfo, None] = Stmt("sessions.get", sessions.session_info)
 LISTS: dict[str, Stmt[tuple[SessionInfo, int], None]] = {
@@ -102,7 +106,7 @@ LISTS: dict[str, Stmt[tuple[SessionInfo, int], None]] = {
     "created": Stmt("sessions.list_created", _place),
 }
 UPDATE = Stmt("sessions.update", bool, sessions.TagFacts)
-DELETE = Stmt("sessions.delete", _deleted, _ancestors)
+DELETE = Stmt("sessions.delete", _deleted, _undeleted)
 HEAD: Stmt[tuple[Head, tuple[Any, ...]], None] = Stmt("sessions.head", _place_of_head)
 RECEIPT: Stmt[Receipt, None] = Stmt("sessions.receipt", _stored_receipt)
 FORK = Stmt("sessions.fork", bool, sessions.ForkFacts)
@@ -184,27 +188,29 @@ def delete(tenant: str, session: str) -> Op[Deleted]:
     """Remove the session, then what deleted ancestors kept only for it.
 
     A tombstone knows its ancestors too, so that a delete that was cut half-way is finished by the
-    next one.
+    next one. Whether an ancestor is deleted is judged under its lock: of a family that is deleted
+    at once, the last to be done then sees that all the others are.
     """
-
-    def nothing(ancestors: list[str]) -> tuple[Deleted, list[str]]:
-        return Deleted(session=session, deleted=False), ancestors
-
-    params = {"tenant": tenant, "session": session}
-    report, ancestors = yield from guarded(DELETE, nothing, params)
+    report, ancestors = yield from _delete(tenant, session, reclaim=False)
     nodes, blobs = report.nodes, report.blobs
     seen = {session}
     while ancestors:
         ancestor = ancestors.pop()
-        if ancestor in seen:
-            continue
-        seen.add(ancestor)
-        if (yield from one(GET, tenant=tenant, session=ancestor)) is None:
-            params = {"tenant": tenant, "session": ancestor}
-            left, further = yield from guarded(DELETE, nothing, params)
+        if ancestor not in seen:
+            seen.add(ancestor)
+            left, further = yield from _delete(tenant, ancestor, reclaim=True)
             nodes, blobs = nodes + left.nodes, blobs + left.blobs
             ancestors.extend(further)
     return msgspec.structs.replace(report, session=session, nodes=nodes, blobs=blobs)
+
+
+def _delete(tenant: str, session: str, *, reclaim: bool) -> Op[tuple[Deleted, list[str]]]:
+    def nothing(facts: tuple[bool, list[str]]) -> tuple[Deleted, list[str]]:
+        live, ancestors = facts
+        return Deleted(session=session, deleted=False), [] if live else ancestors
+
+    params = {"tenant": tenant, "session": session, "reclaim": reclaim}
+    return (yield from guarded(DELETE, nothing, params))
 
 
 def head(tenant: str, session: str) -> Op[Head | None]:

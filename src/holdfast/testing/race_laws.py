@@ -328,7 +328,7 @@ RACES = (
     Race(
         "delete-family",
         "A session and its forks are deleted at once, and nothing is left.",
-        family, _family_gone, FAMILY, (3,),
+        family, _family_gone, FAMILY, (3,), ("nodes", "blobs"),
     ),
     Race(
         "fork",

@@ -71,6 +71,19 @@ class Race:
     moves: Moves
     sessions: tuple[str, ...]
     winners: tuple[int, ...] = ()
+    summed: tuple[str, ...] = ()
+
+    def told(self, answers: Sequence[tuple[Ask, Any]]) -> list[Any]:
+        """What the racers were told. Of `summed` only the sums, where who did it does not matter
+        and it was done once."""
+        plain = [_plain(ask, answer) for ask, answer in answers]
+        if not self.summed:
+            return plain
+        sums = [sum(getattr(answer, name, 0) for _, answer in answers) for name in self.summed]
+        for one in plain:
+            for name in (*self.summed, "kept_nodes"):
+                one[1].pop(name, None)
+        return [*plain, sums]
 
 
 @dataclass
@@ -207,11 +220,10 @@ class Arena:
     def _explain(self, home: Any, item: tuple[Race, Round]) -> str | None:
         race, one = item
         names = [f"{one.prefix}{session}" for session in race.sessions]
-        told = [_plain(ask, answer) for ask, answer in zip(one.moves, one.answers, strict=True)]
         found = readings(home, names)
         if race.winners and sum(map(_won, one.answers)) not in race.winners:
             why = f"{sum(map(_won, one.answers))} winners"
-        elif explained(one, told, found, names):
+        elif explained(race, one, found, names):
             return None
         else:
             why = "no order explains it"
@@ -221,20 +233,19 @@ class Arena:
         return "\n".join([f"{one.prefix}: {why}", *shown, *(f"  {row}" for row in found)])
 
 
-def explained(one: Round, told: list[Any], found: list[Any], names: list[str]) -> bool:
+def explained(race: Race, one: Round, found: list[Any], names: list[str]) -> bool:
     """Whether some order of the calls gives these answers and leaves this to be read."""
+    told = race.told(list(zip(one.moves, one.answers, strict=True)))
     by_luck = sorted(range(len(one.moves)), key=lambda place: not _won(one.answers[place]))
     for order in itertools.permutations(by_luck):
         tokens = iter([lane.token for lane in one.lanes])
         oracle = Oracle(lambda: 0, lambda tokens=tokens: next(tokens, "unseen"))  # type: ignore[misc]
         for ask in one.settings:
             ask.of(oracle)
-        for place in order:
-            if _plain(one.moves[place], one.moves[place].of(oracle)) != told[place]:
-                break
-        else:
-            if readings(oracle, names) == found:
-                return True
+        answers = {place: one.moves[place].of(oracle) for place in order}
+        model = race.told([(one.moves[place], answers[place]) for place in sorted(answers)])
+        if model == told and readings(oracle, names) == found:
+            return True
     return False
 
 

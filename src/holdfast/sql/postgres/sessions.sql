@@ -163,11 +163,11 @@ FROM (SELECT 1) one
 LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
 
 -- name: sessions.delete
--- Removes what a session owns and no fork needs; its row stays as a tombstone. A deleted session
--- can be deleted again: that reclaims what its last forks have left.
+-- Removes what a session owns and no fork needs; its row stays as a tombstone. Of a deleted session
+-- it reclaims what its last forks have left, and that is all it does when asked to `reclaim`.
 -- mode: write
 -- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, ancestors
--- explains: ancestors
+-- explains: live, ancestors
 -- Differs by necessity: the head is locked first, and then the content the session may be the last
 -- to name, so that the statements after them see every rival that got there before.
 -- step: plain
@@ -207,7 +207,8 @@ SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq,
   (SELECT coalesce(array_agg(revision), '{}') FROM doomed) AS doomed
 FROM {schema}.session s CROSS JOIN kept k
 WHERE s.tenant = :tenant AND s.session = :session
-  AND (s.deleted_at_ms IS NULL OR s.last_seq > k.seq OR EXISTS (SELECT FROM doomed))
+  AND CASE WHEN s.deleted_at_ms IS NULL THEN NOT :reclaim::boolean
+      ELSE s.last_seq > k.seq OR EXISTS (SELECT FROM doomed) END
 -- step: plain
 DELETE FROM {schema}.blob WHERE tenant = :tenant AND digest IN (
   SELECT c.digest FROM {schema}.component c WHERE c.tenant = :tenant AND c.session = :session
@@ -240,7 +241,8 @@ UPDATE {schema}.session SET title = '', leaf = NULL, leaf_session = NULL, leaf_r
   deleted_at_ms = coalesce(deleted_at_ms, {schema}.now_ms())
 WHERE tenant = :tenant AND session = :session
 -- step: refused
-SELECT json_build_array(s.base_session, s.origin_session)::text AS ancestors
+SELECT s.session IS NOT NULL AND s.deleted_at_ms IS NULL AS live,
+  json_build_array(s.base_session, s.origin_session)::text AS ancestors
 FROM (SELECT 1) one LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
 
 -- name: sessions.head

@@ -264,11 +264,11 @@ SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
 FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
 
 -- name: sessions.delete
--- Removes what a session owns and no fork needs; its row stays as a tombstone. A deleted session
--- can be deleted again: that reclaims what its last forks have left.
+-- Removes what a session owns and no fork needs; its row stays as a tombstone. Of a deleted session
+-- it reclaims what its last forks have left, and that is all it does when asked to `reclaim`.
 -- mode: write
 -- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, ancestors
--- explains: ancestors
+-- explains: live, ancestors
 -- step: guard
 WITH kept(seq) AS (
   SELECT coalesce(max(f.base_seq), 0) FROM session f INDEXED BY session_base
@@ -297,7 +297,8 @@ SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq,
       AND NOT (o.session = :session AND o.revision IN (SELECT revision FROM doomed)))) AS blobs,
   (SELECT json_group_array(revision) FROM doomed) AS doomed
 FROM session s CROSS JOIN kept k WHERE s.tenant = :tenant AND s.session = :session
-  AND (s.deleted_at_ms IS NULL OR s.last_seq > k.seq OR EXISTS (SELECT 1 FROM doomed))
+  AND CASE WHEN s.deleted_at_ms IS NULL THEN NOT :reclaim
+      ELSE s.last_seq > k.seq OR EXISTS (SELECT 1 FROM doomed) END
 -- step: plain
 DELETE FROM blob WHERE tenant = :tenant AND digest IN (
   SELECT c.digest FROM component c WHERE c.tenant = :tenant AND c.session = :session
@@ -329,7 +330,8 @@ UPDATE session SET title = '', leaf = NULL, leaf_session = NULL, leaf_run = NULL
   origin_leaf = NULL, deleted_at_ms = coalesce(deleted_at_ms, :now)
 WHERE tenant = :tenant AND session = :session
 -- step: refused
-SELECT json_array(s.base_session, s.origin_session) AS ancestors
+SELECT s.session IS NOT NULL AND s.deleted_at_ms IS NULL AS live,
+  json_array(s.base_session, s.origin_session) AS ancestors
 FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
 
 -- name: sessions.head

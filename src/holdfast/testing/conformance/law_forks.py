@@ -484,14 +484,14 @@ async def test_law_f19_a_fork_branches_off_what_it_inherited(kit: Kit) -> None:
     async with kit.open() as store:
         await grow(store, "source", "a", "b", "c")
         await store.sessions.fork("source", "fork")
-        for number, inherited in enumerate("abc", 1):
+        for number, inherited in enumerate("cab", 1):
             await store.sessions.commit(
                 Turn(session="fork", turn=f"to-{inherited}", leaf=inherited)
             )
             await grow(store, "fork", f"f{number}")
-        assert await path(store, "fork") == ["a", "b", "c", "f3"]
-        assert await path(store, "fork", leaf="f2") == ["a", "b", "f2"]
-        assert await path(store, "fork", leaf="f1") == ["a", "f1"]
+        assert await path(store, "fork") == ["a", "b", "f3"]
+        assert await path(store, "fork", leaf="f2") == ["a", "f2"]
+        assert await path(store, "fork", leaf="f1") == ["a", "b", "c", "f1"]
         place = [NewNode(id="f4", body="f4", parent="b"), NewNode(id="f5", body="f5")]
         await store.sessions.commit(Turn(session="fork", turn="place", nodes=place))
         assert await path(store, "fork") == ["a", "b", "f4", "f5"]
