@@ -239,5 +239,5 @@ class Opened:
     def whole(self) -> None:
         """Every connection of the pool is free again."""
         pool = self.engine._pool
-        assert pool._queue.qsize() == pool.get_max_size()
+        assert pool._queue.qsize() + len(self.engine._kept) == pool.get_max_size()
         assert not self.engine._running

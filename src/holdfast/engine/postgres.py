@@ -14,7 +14,6 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, TypeVar
 
 import asyncpg
@@ -45,6 +44,7 @@ from holdfast.engine.postgres_errors import (
 )
 from holdfast.engine.postgres_merge import Merger
 from holdfast.engine.postgres_open import CONNECT_SECONDS, know_types, prepare, unopened
+from holdfast.engine.postgres_pool import Kept, Lease
 from holdfast.engine.postgres_schema import check_schema
 from holdfast.engine.postgres_signals import PostgresSignals
 from holdfast.ops.op import Answer, Op, Step
@@ -56,6 +56,7 @@ ATTEMPTS = 6
 PATIENCE_SECONDS = 15.0
 RIVAL_DELAYS = (0.01, 0.03, 0.1, 0.3, 1.0)
 LOSS_DELAYS = (0.05, 0.25, 1.0, 3.0, 6.0)
+
 
 # A connection of our own gets these as startup parameters; a pooler shares its connections, and
 # refuses parameters that it does not track. A lock that is not given in time is a known outcome,
@@ -84,6 +85,7 @@ class PostgresEngine:
     ) -> None:
         self.signals = signals
         self._pool = pool
+        self._kept = Kept(pool)
         self._calls = calls
         self._acquire_timeout = acquire_timeout
         self._loop = asyncio.get_running_loop()
@@ -177,6 +179,7 @@ class PostgresEngine:
         while self._running:
             await asyncio.wait(self._running)
         await self.signals.close()
+        await self._kept.close()
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._pool.close()
@@ -228,6 +231,7 @@ class PostgresEngine:
         if lost and attempt > 1 and self._loop.time() > self._expired_at + 1.0:
             # Losing two connections in a row says that the others are no better.
             self._expired_at = self._loop.time()
+            await self._kept.close()
             await self._pool.expire_connections()
         delays = LOSS_DELAYS if lost else RIVAL_DELAYS
         await asyncio.sleep(delays[attempt - 1] * random.uniform(0.5, 1.0))
@@ -260,7 +264,7 @@ class PostgresEngine:
 
     async def _send(self, call: Call, arguments: list[Any]) -> list[Any]:
         """Run the one statement of a block, for one request or for many."""
-        lease = _Lease(self._pool, self._acquire_timeout)
+        lease = Lease(self._pool, self._kept, self._acquire_timeout)
         async with lease as connection:
             lease.ambiguous = call.writes
             records: list[Any] = await connection.fetch(call.parts[0].sql, *arguments)
@@ -279,7 +283,7 @@ class PostgresEngine:
         return picked(records, call.returns)
 
     async def _script(self, call: Call, params: Params) -> Rows | None:
-        lease = _Lease(self._pool, self._acquire_timeout)
+        lease = Lease(self._pool, self._kept, self._acquire_timeout)
         try:
             async with lease as connection:
                 await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
@@ -304,7 +308,7 @@ class PostgresEngine:
     async def _explained(self, call: Call, params: Params) -> Rows:
         assert call.refused is not None
         arguments = call.refused.arguments(params)
-        async with _Lease(self._pool, self._acquire_timeout) as connection:
+        async with Lease(self._pool, self._kept, self._acquire_timeout) as connection:
             return picked(await connection.fetch(call.refused.sql, *arguments), call.explains)
 
 
@@ -342,71 +346,6 @@ async def _settled(task: asyncio.Task[T], run: _Run | None = None) -> T:
             task.exception()
         raise cancelled
     return task.result()
-
-
-class _Lease:
-    """A connection of the pool for a while. What the driver raises meanwhile leaves as `Failed`.
-
-    `ambiguous` is set before a statement is sent that may be done without our hearing of it.
-    """
-
-    __slots__ = ("_connection", "_pool", "_timeout", "ambiguous")
-
-    def __init__(self, pool: Any, timeout: float) -> None:
-        self._pool = pool
-        self._timeout = timeout
-        self._connection: Any = None
-        self.ambiguous = False
-
-    async def __aenter__(self) -> Any:
-        try:
-            self._connection = await self._pool.acquire(timeout=self._timeout)
-        except TimeoutError as failure:
-            if self._pool.get_idle_size() == 0 and self._pool.get_size() > 0:
-                raise Failed(Fault.BUSY, "no connection of the pool was free in time") from failure
-            raise Failed(Fault.UNREACHABLE, reason_of(failure)) from failure
-        except Exception as failure:
-            fault = fault_of(failure)
-            fault = Fault.UNREACHABLE if fault is Fault.LOST else fault
-            raise Failed(fault, reason_of(failure)) from failure
-        return self._connection
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if failure is None:
-            await self._release()
-        elif isinstance(failure, Failed):
-            if failure.fault in DISCARD:
-                self._discard()
-            else:
-                await self._release()
-            failure.ambiguous = failure.fault is Fault.LOST and self.ambiguous
-        elif isinstance(failure, Exception):
-            fault = fault_of(failure)
-            if fault in DISCARD:
-                self._discard()
-            else:
-                await self._release()
-            ambiguous = fault is Fault.LOST and self.ambiguous
-            raise Failed(fault, reason_of(failure), ambiguous=ambiguous) from failure
-        else:
-            # The event loop is ending; the state of the connection is not known.
-            self._discard()
-
-    async def _release(self) -> None:
-        try:
-            await self._pool.release(self._connection)
-        except Exception:
-            self._discard()
-
-    def _discard(self) -> None:
-        # The pool has taken back already what the driver has seen closing, and says so.
-        with suppress(asyncpg.InterfaceError):
-            self._connection.terminate()
 
 
 class _Borrowed:
