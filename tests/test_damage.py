@@ -6,10 +6,14 @@ the damaged row goes on, and a counter that cannot be right is not counted on.
 
 from __future__ import annotations
 
+import contextlib
 import random
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import pytest
 
 import holdfast
@@ -17,6 +21,7 @@ from holdfast.contract.errors import (
     Corrupt,
     CounterOverflow,
     HoldfastError,
+    NodeUnknown,
     Unavailable,
 )
 from holdfast.contract.limits import MAX_INT
@@ -46,6 +51,33 @@ SECOND = Turn(
     ],
 )
 PATH = ["a1", "a2", "a3", "b1", "b2", "b3"]
+
+
+# A read of damaged rows must end; where it does not, the test fails and does not hang.
+PATIENCE_SECONDS = 10
+
+
+@pytest.fixture(autouse=True)
+def bounded_reads() -> Iterator[None]:
+    """No statement on a file takes longer than this."""
+
+    def bound(connection: apsw.Connection) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
+
+    apsw.connection_hooks.append(bound)
+    yield
+    apsw.connection_hooks.remove(bound)
+
+
+@contextlib.asynccontextmanager
+async def opened(database: Database) -> AsyncIterator[Store]:
+    """A store whose statements end in time."""
+    if database.kind == "postgres":
+        name = (await database.run("SELECT current_database() AS name"))[0]["name"]
+        await database.run(f'ALTER DATABASE "{name}" SET statement_timeout = {PATIENCE_SECONDS}000')
+    async with database.open() as store:
+        yield store
 
 
 async def fill(store: Store) -> History:
@@ -162,7 +194,7 @@ async def damage(database: Database, what: tuple[str, ...]) -> str:
 async def test_damage_is_a_typed_error_and_never_absence(
     database: Database, what: tuple[str, ...]
 ) -> None:
-    async with database.open() as store:
+    async with opened(database) as store:
         await fill(store)
         table = await damage(database, what)
         for _ in range(2):
@@ -176,7 +208,7 @@ async def test_damage_is_a_typed_error_and_never_absence(
 
 @pytest.mark.parametrize("node", ["a2", "b3"])
 async def test_a_damaged_node_is_told_by_every_read_of_it(database: Database, node: str) -> None:
-    async with database.open() as store:
+    async with opened(database) as store:
         await fill(store)
         await store.sessions.fork("s", "fork")
         await damage(database, ("node", f"{NODE} '{node}'", "body", "node"))
@@ -198,7 +230,7 @@ async def test_a_damaged_node_is_told_by_every_read_of_it(database: Database, no
 
 
 async def test_damaged_state_does_not_hide_the_history(database: Database) -> None:
-    async with database.open() as store:
+    async with opened(database) as store:
         await fill(store)
         await damage(database, ("blob", SMALL_BLOB, "data", "blob"))
         with pytest.raises(Corrupt):
@@ -215,7 +247,7 @@ async def test_damaged_state_does_not_hide_the_history(database: Database) -> No
 
 
 async def test_a_dangling_parent_is_corrupt(database: Database) -> None:
-    async with database.open() as store:
+    async with opened(database) as store:
         await fill(store)
         await database.run(f"UPDATE node SET parent = 'gone' WHERE {NODE} 'b2'")
         for tail in (3, 4, None):
@@ -230,10 +262,29 @@ async def test_a_dangling_parent_is_corrupt(database: Database) -> None:
         await others_go_on(store)
 
 
+@pytest.mark.parametrize("circle", [("s", "s"), ("fork", "fork"), ("s", "fork")])
+async def test_a_lineage_in_a_circle_ends(database: Database, circle: tuple[str, str]) -> None:
+    async with opened(database) as store:
+        await fill(store)
+        await store.sessions.fork("s", "fork")
+        session, base = circle
+        sql = "UPDATE session SET base_session = $1, base_seq = 3 WHERE session = $2"
+        await database.run(sql, base, session)
+        for read in (
+            store.history.node("fork", "nobody"),
+            store.history.load("fork", leaf="nobody"),
+            store.history.graph("fork"),
+            store.sessions.diff("s", "fork"),
+        ):
+            with contextlib.suppress(Corrupt, NodeUnknown):
+                await read
+        await others_go_on(store)
+
+
 async def test_a_damaged_receipt_is_no_conflict_of_the_caller(database: Database) -> None:
     """The caller repeats a turn honestly. Told `TurnConflict`, which says that they changed it,
     they would give the turn a new id, and it would be done twice."""
-    async with database.open() as store:
+    async with opened(database) as store:
         await fill(store)
         where = "session = 's' AND turn = 'second'"
         await damage(database, ("receipt", where, "intent", "receipt"))
@@ -263,7 +314,7 @@ COUNTERS = [
 async def test_a_damaged_counter_is_refused_and_nothing_changes(
     database: Database, table: str, column: str, value: int, error: type[HoldfastError]
 ) -> None:
-    async with database.open() as store:
+    async with opened(database) as store:
         await fill(store)
         await database.drop_checks()
         await database.run(f"UPDATE {table} SET {column} = $1 WHERE {SESSION}", value)
@@ -294,7 +345,7 @@ async def test_a_damaged_counter_is_refused_and_nothing_changes(
 async def test_a_damaged_generation_is_refused_and_nothing_changes(
     database: Database, value: int, error: type[HoldfastError]
 ) -> None:
-    async with database.open() as store:
+    async with opened(database) as store:
         await fill(store)
         await database.drop_checks()
         sql = f"UPDATE session SET lane_generation = $1 WHERE {SESSION}"
@@ -310,7 +361,7 @@ async def test_a_damaged_generation_is_refused_and_nothing_changes(
 
 
 async def test_a_total_that_overflows_when_it_is_read_is_told(database: Database) -> None:
-    async with database.open() as store:
+    async with opened(database) as store:
         await fill(store)
         turn = Turn(session="other", turn="u", usage=[Usage(model="m", input=1)])
         await store.sessions.commit(turn)
@@ -380,14 +431,13 @@ def test_no_turned_bit_of_a_payload_is_read_as_if_nothing_were(sqlite_path: Path
 
 
 def test_no_turned_bit_anywhere_in_the_file_is_worse_than_an_error(sqlite_path: Path) -> None:
-    """Of what has no seal (times, counts, a name in an index) not every bit can be told; but what is
-    loaded has the right contents, and nothing hangs, crashes, or raises what is not ours."""
+    """Of what has no seal (times, counts, an index) not every bit can be told; but what is loaded
+    has the right contents, and nothing hangs, crashes, or raises what is not ours."""
     seed = random.randrange(2**32)
     rng = random.Random(seed)
     with holdfast.open_sync(str(sqlite_path)) as store:
         store.sessions.create("s")
         for number in range(12):
-            nodes = [NewNode(id=f"n{number}", body=f"body {number} " * 20)]
             parent: dict[str, Any] = {"parent": "n3"} if number == 8 else {}
             nodes = [NewNode(id=f"n{number}", body=f"body {number} " * 20, **parent)]
             state = {"agent": f"state {number} {'x' * number}".encode()}

@@ -15,8 +15,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -29,6 +30,7 @@ SINGLE = ("conftest.py", "pyproject.toml", "Makefile", "README.md")
 ROUNDS = "60"
 WORKERS = 2
 QUIETLY = ("-x", "-q", "--tb=no", "-p", "no:randomly", "-p", "no:cacheprovider")
+ENDS = re.compile(r"^(?:-- name: |-- step: refused|\$fn\$;)", re.M)
 HEAD = """# The guards, and who notices when one is gone
 
 <!-- Made by `python -m tools.guards`, which takes each guard away and runs the tests. -->
@@ -96,6 +98,16 @@ def failing(folder: Path, tests: Iterable[str]) -> list[str]:
     return re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
 
 
+@contextmanager
+def one_of(folders: SimpleQueue[Path]) -> Iterator[Path]:
+    """A copy that nobody else uses meanwhile."""
+    folder = folders.get()
+    try:
+        yield folder
+    finally:
+        folders.put(folder)
+
+
 def run(guards: Iterable[Guard]) -> list[tuple[Guard, list[str]]]:
     """Take each guard away, in copies that are reused."""
     folders: SimpleQueue[Path] = SimpleQueue()
@@ -103,27 +115,26 @@ def run(guards: Iterable[Guard]) -> list[tuple[Guard, list[str]]]:
         for number in range(WORKERS):
             folders.put(copied(Path(base) / str(number)))
 
-        def sound(tests: tuple[str, ...]) -> None:
-            folder = folders.get()
-            if found := failing(folder, tests):
-                raise NotFound(f"these fail with all guards in place: {found}")
-            folders.put(folder)
-
         def noticed(guard: Guard) -> list[str]:
-            folder = folders.get()
-            target = folder / guard.file
-            text = target.read_text("utf-8")
-            target.write_text(mutated(guard, text), "utf-8")
-            found = failing(folder, guard.tests)
-            target.write_text(text, "utf-8")
-            folders.put(folder)
+            with one_of(folders) as folder:
+                target = folder / guard.file
+                text = target.read_text("utf-8")
+                target.write_text(mutated(guard, text), "utf-8")
+                try:
+                    found = failing(folder, guard.tests)
+                finally:
+                    target.write_text(text, "utf-8")
             print(f"{guard.key:42} {found[0] if found else 'NOBODY NOTICES'}", flush=True)
             return found
 
         chosen = list(guards)
         with ThreadPoolExecutor(WORKERS) as pool:
-            list(pool.map(sound, dict.fromkeys(guard.tests for guard in chosen)))
-            return list(zip(chosen, pool.map(noticed, chosen), strict=True))
+            results = list(zip(chosen, pool.map(noticed, chosen), strict=True))
+        noticing = dict.fromkeys(test for _, found in results for test in found)
+        with one_of(folders) as folder:
+            if noticing and (wrong := failing(folder, noticing)):
+                raise NotFound(f"this fails with all guards in place too: {wrong}")
+        return results
 
 
 def page(results: Iterable[tuple[Guard, list[str]]]) -> str:

@@ -168,6 +168,7 @@ def plan_commit(turn: Turn, *, tenant: str, turn_id: str, limits: Limits) -> Com
         "leaf_pos": leaf_row[1],
         "leaf_run_pos": leaf_row[2],
         "leaf_off": leaf_row[3],
+        "branches": any(row[1] == row[2] > 1 for row in strand.rows),
         "payload_bytes": size,
         "n_unheld": len(turn.claims) + len(turn.attachments),
         "nodes": [

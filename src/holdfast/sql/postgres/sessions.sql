@@ -16,7 +16,7 @@
 -- step: guard
 SELECT ord, revision, leaf, node_count, at_ms FROM {schema}.commit_turns_v1(
   :tenant, :session, :turn, :intent, :expected, :fence_owner, :fence_token, :fence_generation,
-  :release, :at_leaf, :place, :leaf_pos, :n_unheld,
+  :release, :at_leaf, :place, :leaf_pos, :branches, :n_unheld,
   :nodes.n, :nodes.hi, :nodes.ord, :nodes.node, :nodes.kind, :nodes.body, :nodes.digest,
   :nodes.parent, :nodes.pos, :nodes.run_pos, :nodes.off, :nodes.base_pos, :nodes.base_run_pos,
   :state.n, :state.ord, :state.name, :state.digest,

@@ -223,7 +223,8 @@ $fn$;
 CREATE FUNCTION {schema}.commit_turns_v1(
   p_tenant text, p_session text[], p_turn text[], p_intent bytea[], p_expected bigint[],
   p_fence_owner text[], p_fence_token text[], p_fence_generation bigint[], p_release boolean[],
-  p_at_leaf boolean[], p_place text[], p_leaf_pos bigint[], p_n_unheld bigint[],
+  p_at_leaf boolean[], p_place text[], p_leaf_pos bigint[], p_branches boolean[],
+  p_n_unheld bigint[],
   p_node_n bigint[], p_node_hi bigint[], p_node_ord bigint[], p_node text[], p_node_kind text[],
   p_node_body bytea[], p_node_digest bytea[], p_node_parent text[], p_node_pos bigint[],
   p_node_run_pos bigint[], p_node_off bigint[], p_node_base_pos bigint[],
@@ -249,6 +250,7 @@ DECLARE
   v_was_session text[] := array_fill(NULL::text, ARRAY[v_n]);
   v_was_revision bigint[] := array_fill(NULL::bigint, ARRAY[v_n]);
   v_places boolean := false;
+  v_runs boolean := false;
   v_first bigint;
   v_seq bigint[]; v_count bigint[]; v_goes_on boolean[]; v_main_run bigint[];
   v_at_node text[]; v_at_session text[]; v_at_run bigint[]; v_at_seq bigint[]; v_at_depth bigint[];
@@ -346,6 +348,7 @@ BEGIN
     CONTINUE WHEN NOT v_ok[i];
     v_goes_on[i] := coalesce(v_at_session[i] = p_session[i] AND v_at_seq[i] = v_seq[i], false);
     v_main_run[i] := CASE WHEN v_goes_on[i] THEN v_at_run[i] ELSE v_seq[i] + 1 END;
+    v_runs := v_runs OR p_branches[i] OR (p_node_n[i] > 0 AND NOT v_goes_on[i]);
     IF p_node_n[i] > 0 THEN
       v_first := p_node_hi[i] - p_node_n[i] + p_leaf_pos[i];
       v_leaf[i] := p_node[v_first];
@@ -378,16 +381,18 @@ BEGIN
     p_node_pos, p_node_run_pos, p_node_off)
     AS x(ord, node, kind, body, digest, parent, pos, run_pos, off)
   WHERE v_ok[x.ord];
-  INSERT INTO {schema}.run (tenant, session, run, base_session, base_run, base_seq, base_depth)
-  SELECT p_tenant, p_session[x.ord], v_seq[x.ord] + x.pos,
-    CASE WHEN x.base = 0 THEN v_at_session[x.ord] ELSE p_session[x.ord] END,
-    CASE WHEN x.base = 0 THEN v_at_run[x.ord] WHEN x.base_run = 1 THEN v_main_run[x.ord]
-         ELSE v_seq[x.ord] + x.base_run END,
-    CASE WHEN x.base = 0 THEN v_at_seq[x.ord] ELSE v_seq[x.ord] + x.base END,
-    v_at_depth[x.ord] + x.off - 1
-  FROM unnest(p_node_ord, p_node_pos, p_node_run_pos, p_node_off, p_node_base_pos,
-    p_node_base_run_pos) AS x(ord, pos, run_pos, off, base, base_run)
-  WHERE x.pos = x.run_pos AND v_ok[x.ord] AND (x.pos > 1 OR NOT v_goes_on[x.ord]);
+  IF v_runs THEN
+    INSERT INTO {schema}.run (tenant, session, run, base_session, base_run, base_seq, base_depth)
+    SELECT p_tenant, p_session[x.ord], v_seq[x.ord] + x.pos,
+      CASE WHEN x.base = 0 THEN v_at_session[x.ord] ELSE p_session[x.ord] END,
+      CASE WHEN x.base = 0 THEN v_at_run[x.ord] WHEN x.base_run = 1 THEN v_main_run[x.ord]
+           ELSE v_seq[x.ord] + x.base_run END,
+      CASE WHEN x.base = 0 THEN v_at_seq[x.ord] ELSE v_seq[x.ord] + x.base END,
+      v_at_depth[x.ord] + x.off - 1
+    FROM unnest(p_node_ord, p_node_pos, p_node_run_pos, p_node_off, p_node_base_pos,
+      p_node_base_run_pos) AS x(ord, pos, run_pos, off, base, base_run)
+    WHERE x.pos = x.run_pos AND v_ok[x.ord] AND (x.pos > 1 OR NOT v_goes_on[x.ord]);
+  END IF;
   IF cardinality(p_state_ord) > 0 THEN
     -- An update that changes nothing locks the row, so that a rival cannot reclaim it meanwhile.
     INSERT INTO {schema}.blob AS b (tenant, digest, encoding, size, data)
