@@ -11,6 +11,8 @@ import msgspec
 MAX_INT = 2**63 - 1
 MAX_DEPTH = 128
 MAX_ID_CHARS = 200
+# Forks of forks: how many sessions a path may go through.
+MAX_LINEAGE = 10_000
 MAX_LANE_TTL_MS = 7 * 24 * 3600 * 1000
 
 

@@ -21,7 +21,7 @@ from holdfast.contract.errors import (
     SessionUnknown,
     TooLarge,
 )
-from holdfast.contract.limits import MAX_INT, MAX_LANE_TTL_MS, Limits
+from holdfast.contract.limits import MAX_INT, MAX_LANE_TTL_MS, MAX_LINEAGE, Limits
 from holdfast.contract.records import Created, Fence, Origin, Receipt, SessionInfo
 from holdfast.core.payloads import check_id, check_int, check_text
 from holdfast.core.turns import fence_params, judge_turn
@@ -60,6 +60,7 @@ class ForkFacts(Known):
     origin_session: str | None
     origin_revision: int | None
     origin_leaf: str | None
+    levels: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,8 @@ def explain_fork(
                 raise SessionExists(session=session)
             return False
         require_place(source, facts.place_ok, facts.retained, revision, node)
+        if facts.levels is not None and facts.levels >= MAX_LINEAGE - 1:
+            raise TooLarge(field="lineage", actual=facts.levels + 1, limit=MAX_LINEAGE)
         return None
 
     return judge

@@ -25,7 +25,7 @@ from holdfast.contract.errors import (
 )
 from holdfast.engine import sqlite_schema
 from holdfast.engine.drive import drive
-from holdfast.engine.sqlite_errors import translate
+from holdfast.engine.sqlite_errors import DRIVER_ERRORS, translate
 from holdfast.engine.sqlite_run import Script, run_step, scripts
 from holdfast.engine.sqlite_schema import StoreFile
 from holdfast.engine.sqlite_writer import Failed, Job, Writer
@@ -84,7 +84,7 @@ class _Readers:
                 # It may have been replaced between the look and the opening.
                 self._file.require()
             return self._snapshot(connection, op, args)
-        except (apsw.Error, OSError, MemoryError) as failure:
+        except DRIVER_ERRORS as failure:
             number = 0
             if isinstance(connection, apsw.Connection):
                 number = connection.system_errno
@@ -158,7 +158,7 @@ class SqliteCore:
                 self.writer = self._start_writer(None)
             else:
                 self._prepare_file(readers, migrate)
-        except (apsw.Error, OSError) as failure:
+        except DRIVER_ERRORS as failure:
             raise translate(failure, self.path) from failure
 
     def _connect(self, *, query_only: bool = False, create: bool = False) -> apsw.Connection:
@@ -198,7 +198,10 @@ class SqliteCore:
     def _prepare_file(self, readers: int, migrate: bool) -> None:
         connection = self._connect(create=True)
         try:
+            # One snapshot, because another process may be migrating.
+            connection.execute("BEGIN")
             status = sqlite_schema.status(connection)
+            connection.execute("ROLLBACK")
             status.require_usable(migrate=migrate and not self._read_only)
             if status.pending:
                 sqlite_schema.become_wal(connection, self._busy_ms)

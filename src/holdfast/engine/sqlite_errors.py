@@ -15,6 +15,8 @@ from holdfast.contract.errors import (
     StoreUnreachable,
 )
 
+# What the driver and the operating system raise; a text column may hold bytes that are no text.
+DRIVER_ERRORS = (apsw.Error, OSError, MemoryError, UnicodeDecodeError)
 NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 
 
@@ -30,8 +32,10 @@ def translate(failure: Exception, path: str, system_errno: int = 0) -> Exception
     What neither the driver nor the operating system raised is a defect, and stays what it is.
     """
     reason = f"{type(failure).__name__}: {failure}"
-    if not isinstance(failure, apsw.Error | OSError | MemoryError):
+    if not isinstance(failure, DRIVER_ERRORS):
         return failure
+    if isinstance(failure, UnicodeDecodeError):
+        return Corrupt(table="database", key=path, reason="a text that is not UTF-8")
     if isinstance(failure, apsw.FullError):
         return StoreFull(reason=reason)
     if isinstance(failure, apsw.IOError):
@@ -46,6 +50,8 @@ def translate(failure: Exception, path: str, system_errno: int = 0) -> Exception
         return Corrupt(table="database", key=path, reason=reason)
     if isinstance(failure, apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError):
         return StoreUnreachable(reason=reason)
+    if getattr(failure, "extendedresult", 0) == apsw.SQLITE_CONSTRAINT_CHECK:
+        return Corrupt(table="database", key=path, reason=f"a number is out of range: {reason}")
     if isinstance(failure, apsw.ConstraintError):
         return Corrupt(table="database", key=path, reason=f"a guard missed a rival: {reason}")
     if isinstance(failure, apsw.SchemaChangeError):

@@ -241,7 +241,7 @@ def delete(pick: Pick) -> Call:
 
 
 def update(pick: Pick) -> Call:
-    tags: dict[str, str | None] | None = pick((None, {"user": "eve"}, {"user": None, "new": "1"}))
+    tags: Any = pick((None, {"user": "eve"}, {"user": None, "new": "1"}))
     title = pick((None, "two"))
     return Call(tenant(pick), "update", {"session": session(pick), "title": title, "tags": tags})
 

@@ -11,7 +11,7 @@ import bisect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET
@@ -209,7 +209,7 @@ class World:
             if isinstance(real, HoldfastError) or isinstance(model, HoldfastError):
                 self._same_error(args, model, real)
             elif name == "totals":
-                self._same(side, *(_sorted_totals(found, args) for found in (model, real)))
+                self._same(side, _sorted_totals(model, args), _sorted_totals(real, args))
             elif name == "list":
                 self._same_listing(side, args, model, real)
             else:
@@ -261,7 +261,7 @@ class World:
                 elif key == "state" and not isinstance(one, dict):
                     self._same_name(side, one, two, inner)
                 elif key == "before":
-                    _same_cursor(model, real)
+                    _same_cursor(cast(History, model), cast(History, real))
                 elif key == "next":
                     if (one is None) != (two is None):
                         raise Differs(f"{inner}: one listing goes on")

@@ -32,7 +32,7 @@ WITH RECURSIVE head AS MATERIALIZED (
   SELECT r.session, r.run, g.base_seq, r.base_session, r.base_run, r.base_seq, r.base_depth
   FROM seg g JOIN {schema}.run r
     ON r.tenant = :tenant AND r.session = g.base_session AND r.run = g.base_run
-  WHERE g.base_depth > (SELECT depth FROM place) - :tail::bigint
+  WHERE r.base_depth < g.base_depth AND g.base_depth > (SELECT depth FROM place) - :tail::bigint
 )
 SELECT 0 AS part, p.leaf AS node, NULL::text AS parent, NULL::text AS kind, NULL::bytea AS body,
   NULL::bytea AS digest, p.depth, p.session, h.revision, h.node_count AS at_ms,
@@ -100,6 +100,7 @@ WITH RECURSIVE seg(session, lo, hi, base_session, base_run, base_seq, base_depth
     g.nth + 1
   FROM seg g JOIN {schema}.run r
     ON r.tenant = :tenant AND r.session = g.base_session AND r.run = g.base_run
+  WHERE r.base_depth < g.base_depth
 )
 SELECT session, lo, hi, base_depth FROM seg ORDER BY nth
 

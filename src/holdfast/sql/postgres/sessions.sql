@@ -267,7 +267,7 @@ WHERE tenant = :tenant AND session = :session AND turn = :turn
 -- children: tags(name, value)
 -- returns: created
 -- explains: known, deleted, place_ok, retained, target, target_deleted, origin_session
--- explains: origin_revision, origin_leaf
+-- explains: origin_revision, origin_leaf, levels
 -- Differs by necessity: the source and the owner of the place are locked against deletion first,
 -- the newest revision by reading the head after the lock.
 -- step: plain
@@ -300,6 +300,7 @@ WITH place AS (
     p.revision, p.leaf, p.leaf_session, p.leaf_seq
   FROM {schema}.session s CROSS JOIN place p CROSS JOIN (SELECT {schema}.now_ms() AS now) c
   WHERE s.tenant = :tenant AND s.session = :source AND s.deleted_at_ms IS NULL
+    AND (SELECT max(l.level) FROM {schema}.lineage_v1(:tenant, :source) l) < 9999
   ON CONFLICT (tenant, session) DO NOTHING
   RETURNING *
 ), first AS (
@@ -326,7 +327,8 @@ SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
       WHERE r.tenant = :tenant AND r.session = :source AND r.revision = :revision::bigint)
     ELSE true END AS retained,
   t.session IS NOT NULL AS target, t.deleted_at_ms IS NOT NULL AS target_deleted,
-  t.origin_session, t.origin_revision, t.origin_leaf
+  t.origin_session, t.origin_revision, t.origin_leaf,
+  (SELECT max(l.level) FROM {schema}.lineage_v1(:tenant, :source) l) AS levels
 FROM (SELECT 1) one
 LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :source
 LEFT JOIN {schema}.session t ON t.tenant = :tenant AND t.session = :session

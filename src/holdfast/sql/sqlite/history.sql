@@ -8,7 +8,7 @@ WITH RECURSIVE chain(session, upto, level) AS (
   UNION ALL
   SELECT p.base_session, p.base_seq, c.level + 1
   FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
-  WHERE p.base_session IS NOT NULL
+  WHERE p.base_session IS NOT NULL AND c.level < 10000
 ), head AS MATERIALIZED (
   SELECT * FROM session WHERE tenant = :tenant AND session = :session AND deleted_at_ms IS NULL
 ), place AS MATERIALIZED (
@@ -33,7 +33,7 @@ WITH RECURSIVE chain(session, upto, level) AS (
   SELECT r.session, r.run, g.base_seq, r.base_session, r.base_run, r.base_seq, r.base_depth
   FROM seg g CROSS JOIN run r
     ON r.tenant = :tenant AND r.session = g.base_session AND r.run = g.base_run
-  WHERE g.base_depth > (SELECT depth FROM place) - :tail
+  WHERE r.base_depth < g.base_depth AND g.base_depth > (SELECT depth FROM place) - :tail
 )
 SELECT 0 AS part, p.leaf AS node, NULL AS parent, NULL AS kind, NULL AS body, NULL AS digest,
   p.depth, p.session, h.revision, h.node_count AS at_ms, p.depth IS NOT NULL AS flag
@@ -67,7 +67,7 @@ WITH RECURSIVE chain(session, upto, level) AS (
   UNION ALL
   SELECT p.base_session, p.base_seq, c.level + 1
   FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
-  WHERE p.base_session IS NOT NULL
+  WHERE p.base_session IS NOT NULL AND c.level < 10000
 )
 SELECT n.node, n.parent, n.kind, n.body, n.digest, n.depth, n.session, n.revision, n.at_ms
 FROM chain c CROSS JOIN node n INDEXED BY node_id
@@ -84,7 +84,7 @@ WITH RECURSIVE chain(session, upto, level) AS (
   UNION ALL
   SELECT p.base_session, p.base_seq, c.level + 1
   FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
-  WHERE p.base_session IS NOT NULL
+  WHERE p.base_session IS NOT NULL AND c.level < 10000
 )
 SELECT session, upto, level FROM chain ORDER BY level
 
@@ -109,6 +109,7 @@ WITH RECURSIVE seg(session, lo, hi, base_session, base_run, base_seq, base_depth
     g.nth + 1
   FROM seg g CROSS JOIN run r
     ON r.tenant = :tenant AND r.session = g.base_session AND r.run = g.base_run
+  WHERE r.base_depth < g.base_depth
 )
 SELECT session, lo, hi, base_depth FROM seg ORDER BY nth
 

@@ -17,7 +17,7 @@ WITH RECURSIVE chain(session, upto, level) AS (
   UNION ALL
   SELECT p.base_session, p.base_seq, c.level + 1
   FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
-  WHERE p.base_session IS NOT NULL
+  WHERE p.base_session IS NOT NULL AND c.level < 10000
 ), at(node, session, run, seq, depth) AS (
   SELECT leaf, leaf_session, leaf_run, leaf_seq, leaf_depth FROM session
   WHERE :at_leaf AND tenant = :tenant AND session = :session
@@ -136,7 +136,7 @@ WITH RECURSIVE chain(session, upto, level) AS (
   UNION ALL
   SELECT p.base_session, p.base_seq, c.level + 1
   FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
-  WHERE p.base_session IS NOT NULL
+  WHERE p.base_session IS NOT NULL AND c.level < 10000
 )
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted, s.revision,
   p.intent, p.revision AS receipt_revision, p.leaf AS receipt_leaf,
@@ -356,14 +356,14 @@ WHERE tenant = :tenant AND session = :session AND turn = :turn
 -- children: tags(name, value)
 -- returns: created
 -- explains: known, deleted, place_ok, retained, target, target_deleted, origin_session
--- explains: origin_revision, origin_leaf
+-- explains: origin_revision, origin_leaf, levels
 -- step: guard
 WITH RECURSIVE chain(session, upto, level) AS (
   SELECT session, last_seq, 0 FROM session WHERE tenant = :tenant AND session = :source
   UNION ALL
   SELECT p.base_session, p.base_seq, c.level + 1
   FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
-  WHERE p.base_session IS NOT NULL
+  WHERE p.base_session IS NOT NULL AND c.level < 10000
 ), place AS (
   SELECT s.revision, s.leaf, s.leaf_session, s.leaf_run, s.leaf_seq, s.leaf_depth, s.state_session,
     s.state_revision
@@ -388,6 +388,7 @@ SELECT 1 AS created, p.revision AS at_revision, p.leaf, p.leaf_session, p.leaf_r
 FROM session s CROSS JOIN place p
 WHERE s.tenant = :tenant AND s.session = :source AND s.deleted_at_ms IS NULL
   AND NOT EXISTS (SELECT 1 FROM session t WHERE t.tenant = :tenant AND t.session = :session)
+  AND (SELECT max(level) FROM chain) < 9999
 -- step: plain
 INSERT INTO session (tenant, session, title, created_at_ms, active_at_ms, active_minute, revision,
   leaf, leaf_session, leaf_run, leaf_seq, leaf_depth, last_seq, node_count, state_session,
@@ -409,7 +410,7 @@ WITH RECURSIVE chain(session, upto, level) AS (
   UNION ALL
   SELECT p.base_session, p.base_seq, c.level + 1
   FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
-  WHERE p.base_session IS NOT NULL
+  WHERE p.base_session IS NOT NULL AND c.level < 10000
 )
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   :node IS NULL OR EXISTS (SELECT 1 FROM chain c CROSS JOIN node n INDEXED BY node_id
@@ -424,7 +425,7 @@ SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
       AND r.session = :source AND r.revision = :revision)
     ELSE 1 END AS retained,
   t.session IS NOT NULL AS target, t.deleted_at_ms IS NOT NULL AS target_deleted,
-  t.origin_session, t.origin_revision, t.origin_leaf
+  t.origin_session, t.origin_revision, t.origin_leaf, (SELECT max(level) FROM chain) AS levels
 FROM (SELECT 1)
 LEFT JOIN session s ON s.tenant = :tenant AND s.session = :source
 LEFT JOIN session t ON t.tenant = :tenant AND t.session = :session
@@ -442,7 +443,7 @@ WITH RECURSIVE chain(session, upto, level) AS (
   UNION ALL
   SELECT p.base_session, p.base_seq, c.level + 1
   FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
-  WHERE p.base_session IS NOT NULL
+  WHERE p.base_session IS NOT NULL AND c.level < 10000
 ), place AS (
   SELECT r.leaf, r.leaf_session, r.leaf_run, r.leaf_seq, r.leaf_depth, r.state_session,
     r.state_revision
@@ -489,7 +490,7 @@ WITH RECURSIVE chain(session, upto, level) AS (
   UNION ALL
   SELECT p.base_session, p.base_seq, c.level + 1
   FROM chain c CROSS JOIN session p ON p.tenant = :tenant AND p.session = c.session
-  WHERE p.base_session IS NOT NULL
+  WHERE p.base_session IS NOT NULL AND c.level < 10000
 )
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted, s.revision,
   p.intent, p.revision AS receipt_revision, p.leaf AS receipt_leaf,

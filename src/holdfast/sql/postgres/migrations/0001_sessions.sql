@@ -198,7 +198,7 @@ RETURNS TABLE (session text, upto bigint, level bigint) LANGUAGE sql STABLE STRI
     UNION ALL
     SELECT p.base_session, p.base_seq, c.level + 1
     FROM chain c JOIN {schema}.session p ON p.tenant = p_tenant AND p.session = c.session
-    WHERE p.base_session IS NOT NULL
+    WHERE p.base_session IS NOT NULL AND c.level < 10000
   )
   SELECT c.session, c.upto, c.level FROM chain c
 $fn$;
