@@ -412,13 +412,12 @@ FLIPPED_BITS = 400
 
 
 def spans(content: bytes, payloads: list[bytes]) -> list[int]:
-    """Where in the file the bytes of the payloads are."""
+    """Where in the file the bytes of the payloads are; splitting a page may leave a stale copy."""
     places: list[int] = []
     for payload in payloads:
-        at = content.find(payload)
-        while at >= 0:
+        if content.count(payload) == 1:
+            at = content.find(payload)
             places += range(at, at + len(payload))
-            at = content.find(payload, at + 1)
     return places
 
 
@@ -431,10 +430,6 @@ def test_no_turned_bit_of_a_payload_is_read_as_if_nothing_were(sqlite_path: Path
         store.sessions.create("s")
         nodes = [NewNode(id=f"n{n}", body=body) for n, body in enumerate(bodies)]
         store.sessions.commit(Turn(session="s", turn="t", nodes=nodes, state=state))
-    # A rebuilt file has no bytes that are left over from pages that were split.
-    rebuilt = apsw.Connection(str(sqlite_path))
-    rebuilt.execute("VACUUM; PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    rebuilt.close()
     content = sqlite_path.read_bytes()
     payloads = [*bodies, state["raw"], pack(state["packed"])[1]]
     payloads += [
@@ -457,8 +452,8 @@ def test_no_turned_bit_of_a_payload_is_read_as_if_nothing_were(sqlite_path: Path
             assert found is not None, f"absent: seed {seed}, byte {place}, bit {bit}"
             same = [node.body for node in found.nodes] == bodies and found.state == state
             assert same, f"silently wrong: seed {seed}, byte {place}, bit {bit}"
-    # A short body occurs elsewhere by chance; all else is told.
-    assert told >= FLIPPED_BITS * 0.9
+    # Of compressed bytes one or the other may be turned without a difference to what they say.
+    assert told >= FLIPPED_BITS * 0.97
     sqlite_path.write_bytes(content)
     with holdfast.open_sync(str(sqlite_path)) as store:
         assert store.history.load("s") is not None

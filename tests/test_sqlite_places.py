@@ -29,7 +29,7 @@ MOUNTS = r"""
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("/home/me/agents.db", "ext4"),
+        ("/srv/agents.db", "ext4"),
         ("/mnt/share/agents.db", "nfs4"),
         ("/mnt/shared/agents.db", "ext4"),
         ("/mnt/share/local/agents.db", "xfs"),

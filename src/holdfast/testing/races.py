@@ -238,8 +238,8 @@ def explained(race: Race, one: Round, found: list[Any], names: list[str]) -> boo
     told = race.told(list(zip(one.moves, one.answers, strict=True)))
     by_luck = sorted(range(len(one.moves)), key=lambda place: not _won(one.answers[place]))
     for order in itertools.permutations(by_luck):
-        tokens = iter([lane.token for lane in one.lanes])
-        oracle = Oracle(lambda: 0, lambda tokens=tokens: next(tokens, "unseen"))  # type: ignore[misc]
+        tokens = itertools.chain((lane.token for lane in one.lanes), itertools.repeat("unseen"))
+        oracle = Oracle(lambda: 0, tokens.__next__)
         for ask in one.settings:
             ask.of(oracle)
         answers = {place: one.moves[place].of(oracle) for place in order}
