@@ -32,6 +32,7 @@ def test_the_page_of_the_guards_is_up_to_date() -> None:
         ("UPDATE blob SET data = CAST('other' AS BLOB)", "blob"),
         ("UPDATE component SET digest = zeroblob(32)", "blob"),
     ],
+    ids=["body", "kind", "content", "name"],
 )
 def test_damage_is_not_handed_out(sqlite_path: Path, damage: str, table: str) -> None:
     """A node or a content that is not what its digest says is a typed error that names the row."""

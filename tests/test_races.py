@@ -102,6 +102,11 @@ def deadlocks(server: PostgresServer, url: str) -> int:
     return int(server.run_sql(query))
 
 
+def duplicates(server: PostgresServer) -> int:
+    """How often a unique index had to refuse a row: the net under the guards, which holds none."""
+    return (server.directory / "log").read_text(errors="replace").count("duplicate key value")
+
+
 @pytest.mark.parametrize("race", RACES, ids=lambda race: race.name)
 def test_race_on_sqlite(sqlite_races: tuple[str, Arena], race: Race) -> None:
     """Four handles on one file, each in a thread."""
@@ -116,10 +121,12 @@ def test_race_on_postgres(
 ) -> None:
     """Four handles with pools of their own, so that no merging keeps the rivals apart."""
     url, found = postgres_races
+    before = duplicates(postgres_server)
     found.run(race, ROUNDS)
     counts = [postgres_count(postgres_server, url, query) for query in (DANGLING, LEFT)]
     assert counts == [0, 0]
     assert deadlocks(postgres_server, url) == 0
+    assert duplicates(postgres_server) == before
 
 
 def test_races_in_processes(sqlite_path: Path) -> None:
@@ -214,5 +221,33 @@ async def test_a_lane_that_lapses_while_a_turn_waits_is_lost(postgres_database: 
     with pytest.raises(LaneLost):
         await waiting
     assert await store.sessions.receipt("s", "t") is None
+    await rival.close()
+    await store.close()
+
+
+async def test_content_that_a_turn_names_waits_for_the_turn(postgres_database: str) -> None:
+    """A delete of the last owner waits for a turn under way that names its content, and keeps it."""
+    tenant = fresh_tenant()
+    store = await holdfast.open(postgres_database, tenant=tenant, allow_unsafe=True)
+    for session in ("owner", "s"):
+        await store.sessions.create(session)
+    await store.sessions.commit(Turn(session="owner", turn="t", state={"agent": b"mine"}))
+    history = await store.history.load("owner")
+    assert history is not None
+    rival = await asyncpg.connect(postgres_database)
+    watch = await asyncpg.connect(postgres_database)
+    async with rival.transaction():
+        own = store.on(rival)
+        await own.sessions.commit(Turn(session="s", turn="t", state=history.refs))
+        deleting = asyncio.create_task(store.sessions.delete("owner"))
+        while not deleting.done() and not await watch.fetchval(
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+        ):
+            await asyncio.sleep(0.01)
+    assert (await deleting).blobs == 0
+    found = await store.history.load("s")
+    assert found is not None
+    assert found.state == {"agent": b"mine"}
+    await watch.close()
     await rival.close()
     await store.close()

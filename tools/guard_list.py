@@ -14,7 +14,8 @@ LAWS = "src/holdfast/testing/conformance"
 
 @dataclass(frozen=True)
 class Guard:
-    """One guard. `inside` is where the block or function that holds the text begins."""
+    """One guard. `inside` is where the block or function that holds the text begins; with
+    `every` the text is replaced wherever it is."""
 
     name: str
     dialect: str
@@ -24,6 +25,7 @@ class Guard:
     old: str
     new: str
     tests: tuple[str, ...]
+    every: bool = False
 
     @property
     def key(self) -> str:
@@ -99,7 +101,7 @@ GUARDS = (
         "receipt", RECEIPT, COMMIT,
         "AND NOT EXISTS (SELECT 1 FROM receipt p WHERE p.tenant = :tenant\n"
         "                  AND p.session = :session AND p.turn = :turn) -- guard: receipt",
-        "", "commit", "026", "027",
+        "", "commit", "c04",
     ),
     _lite(
         "node-create-only", NODE, COMMIT,
@@ -158,12 +160,8 @@ GUARDS = (
     ),
     Guard(
         "write-lock", "SQLite", "the guard reads before the write lock is held",
-        "src/holdfast/engine/sqlite_writer.py", "def _run_some",
-        'execute("BEGIN IMMEDIATE")\n        deadline = time.monotonic() + self._max_group_seconds'
-        "\n        try:",
-        'execute("BEGIN")\n        deadline = time.monotonic() + self._max_group_seconds'
-        "\n        try:",
-        _race("sqlite", "commit-one-revision"),
+        "src/holdfast/engine/sqlite_writer.py", "", '"BEGIN IMMEDIATE"', '"BEGIN"',
+        _race("sqlite", "commit-one-revision"), every=True,
     ),
     Guard(
         "group-fallback", "SQLite", "what a failed operation had written is committed",
@@ -176,7 +174,7 @@ GUARDS = (
         "group-refusal", "SQLite", "what a refused operation had written is committed",
         "src/holdfast/engine/sqlite_writer.py", "def _run_plain",
         "if self.connection.total_changes() != before:", "if False:",
-        ("tests/test_sqlite_writer.py", "tests/test_sqlite_faults.py", "-k", "not structure"),
+        _laws("SQLite", "usage", "053"),
     ),
     Guard(
         "digest-node", "both", "a damaged node is handed out",
@@ -241,10 +239,12 @@ GUARDS = (
         "deleted", DELETED, FUNCTION,
         "CONTINUE WHEN v.deleted_at_ms IS NOT NULL OR", "CONTINUE WHEN", "sessions", "012",
     ),
-    _post(
-        "tenant-commit", "a turn finds the session of another tenant", FUNCTION,
+    Guard(
+        "tenant-commit", "PostgreSQL", "a turn finds the session of another tenant",
+        MIGRATION, FUNCTION,
         "JOIN {schema}.session s ON s.tenant = p_tenant AND s.session = r.name\n",
-        "JOIN {schema}.session s ON s.session = r.name\n", "tenants", "t01", "t02", "t04",
+        "JOIN {schema}.session s ON s.session = r.name\n",
+        ("tests/test_machine.py", "-k", "same_rows"),
     ),
     _post(
         "tenant-get", "a catalog entry is read across tenants", "-- name: sessions.get",
@@ -268,11 +268,13 @@ GUARDS = (
         "v_now := (extract(epoch FROM statement_timestamp()) * 1000)::bigint;",
         ("tests/test_races.py::test_a_lane_that_lapses_while_a_turn_waits_is_lost",),
     ),
-    _post(
-        "content-lock", "content is reclaimed while a turn names it", FUNCTION,
+    Guard(
+        "content-lock", "PostgreSQL", "content is reclaimed while a turn names it",
+        MIGRATION, FUNCTION,
         "    PERFORM FROM {schema}.blob b WHERE b.tenant = p_tenant AND b.digest = "
         "ANY (p_ref_digest)\n    ORDER BY b.digest FOR KEY SHARE;\n",
-        "", "commit-last-owner",
+        "",
+        ("tests/test_races.py::test_content_that_a_turn_names_waits_for_the_turn",),
     ),
     _post(
         "claim", "a live lane is taken from its holder", "-- name: lanes.claim",

@@ -57,7 +57,7 @@ def mutated(guard: Guard, text: str) -> str:
             )
             end = found.start() if found else end
     part = text[start:end]
-    if part.count(guard.old) != 1:
+    if part.count(guard.old) != 1 and not (guard.every and guard.old in part):
         raise NotFound(f"{guard.key}: {part.count(guard.old)} times in {guard.file}: {guard.old!r}")
     return text[:start] + part.replace(guard.old, guard.new) + text[end:]
 

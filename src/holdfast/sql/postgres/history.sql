@@ -30,8 +30,8 @@ WITH RECURSIVE head AS MATERIALIZED (
     ON r.tenant = :tenant AND r.session = p.session AND r.run = p.run
   UNION ALL
   SELECT r.session, r.run, g.base_seq, r.base_session, r.base_run, r.base_seq, r.base_depth
-  FROM seg g JOIN {schema}.run r
-    ON r.tenant = :tenant AND r.session = g.base_session AND r.run = g.base_run
+  FROM seg g CROSS JOIN LATERAL (SELECT * FROM {schema}.run r
+    WHERE r.tenant = :tenant AND r.session = g.base_session AND r.run = g.base_run LIMIT 1) r
   WHERE r.base_depth < g.base_depth AND g.base_depth > (SELECT depth FROM place) - :tail::bigint
 )
 SELECT 0 AS part, p.leaf AS node, NULL::text AS parent, NULL::text AS kind, NULL::bytea AS body,
@@ -98,8 +98,8 @@ WITH RECURSIVE seg(session, lo, hi, base_session, base_run, base_seq, base_depth
   UNION ALL
   SELECT r.session, r.run, g.base_seq, r.base_session, r.base_run, r.base_seq, r.base_depth,
     g.nth + 1
-  FROM seg g JOIN {schema}.run r
-    ON r.tenant = :tenant AND r.session = g.base_session AND r.run = g.base_run
+  FROM seg g CROSS JOIN LATERAL (SELECT * FROM {schema}.run r
+    WHERE r.tenant = :tenant AND r.session = g.base_session AND r.run = g.base_run LIMIT 1) r
   WHERE r.base_depth < g.base_depth
 )
 SELECT session, lo, hi, base_depth FROM seg ORDER BY nth

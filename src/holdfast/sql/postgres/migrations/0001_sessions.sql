@@ -197,7 +197,8 @@ RETURNS TABLE (session text, upto bigint, level bigint) LANGUAGE sql STABLE STRI
     WHERE s.tenant = p_tenant AND s.session = p_session
     UNION ALL
     SELECT p.base_session, p.base_seq, c.level + 1
-    FROM chain c JOIN {schema}.session p ON p.tenant = p_tenant AND p.session = c.session
+    FROM chain c CROSS JOIN LATERAL (SELECT * FROM {schema}.session p
+      WHERE p.tenant = p_tenant AND p.session = c.session LIMIT 1) p
     WHERE p.base_session IS NOT NULL AND c.level < 10000
   )
   SELECT c.session, c.upto, c.level FROM chain c
