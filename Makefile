@@ -7,7 +7,7 @@ GENERATORS = $(wildcard tools/blocking.py tools/house.py tools/structure.py \
 LOCK = requirements-dev.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test bench docs house generate lock
+.PHONY: guards help setup demo check test bench docs house generate lock
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+: .*## ' $(MAKEFILE_LIST) | sort | \
@@ -37,6 +37,9 @@ bench:  ## measure; numbers depend on the machine
 
 docs: generate  ## write the generated pages
 	@echo "see docs/"
+
+guards:  ## take each guard away and see which test notices (3 min)
+	$(PYTHON) -m tools.guards
 
 house:  ## draw docs/house.md
 	$(PYTHON) tools/house.py

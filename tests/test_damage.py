@@ -367,7 +367,7 @@ async def test_a_damaged_counter_is_refused_and_nothing_changes(
         if column == "revision":
             with pytest.raises(error):
                 await store.sessions.rewind("s", turn="back", revision=1, reason="why")
-        if error is Corrupt:
+        if error is Corrupt and column in ("revision", "node_count"):
             with pytest.raises(Corrupt):
                 await store.sessions.head("s")
         assert await database.rows("a") == before

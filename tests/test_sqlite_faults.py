@@ -39,6 +39,8 @@ from holdfast.contract.errors import (
     StoreUnreachable,
 )
 from holdfast.contract.records import NewNode, Turn
+from holdfast.engine.sqlite import SqliteBlockingEngine
+from holdfast.ops.sessions import head
 from holdfast.sql.migrations import migrations
 
 KNOWN = len(migrations("sqlite"))
@@ -565,3 +567,26 @@ def test_readers_that_race_with_the_close_are_answered(sqlite_path: Path) -> Non
             store.close()
             for done in looks:
                 done.result(timeout=30)
+
+
+def test_a_reader_that_comes_after_the_last_one_left_is_answered(sqlite_path: Path) -> None:
+    """Between its look at the handle and its wait for a connection, the handle was closed."""
+    make(sqlite_path, "one")
+    engine = SqliteBlockingEngine(str(sqlite_path))
+    readers = engine._readers
+    assert readers is not None
+    engine.close()
+    told: list[BaseException] = []
+
+    def look() -> None:
+        try:
+            readers.run(head, ("default", "s"))
+        except HandleClosed as closed:
+            told.append(closed)
+
+    for _ in range(2):
+        late = threading.Thread(target=look, daemon=True)
+        late.start()
+        late.join(10)
+        assert not late.is_alive(), "it waits for ever"
+    assert [type(error) for error in told] == [HandleClosed, HandleClosed]

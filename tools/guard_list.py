@@ -124,10 +124,12 @@ GUARDS = (
         "WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL\n",
         "WHERE s.tenant = :tenant AND s.session = :session\n", "sessions", "012",
     ),
-    _lite(
-        "tenant-commit", "a turn finds the session of another tenant", COMMIT,
+    Guard(
+        "tenant-commit", "SQLite", "a turn finds the session of another tenant",
+        f"{SQLITE}/sessions.sql", COMMIT,
         "WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL\n",
-        "WHERE s.session = :session AND s.deleted_at_ms IS NULL\n", "tenants", "t01", "t02", "t04",
+        "WHERE s.session = :session AND s.deleted_at_ms IS NULL\n",
+        ("tests/test_machine.py", "-k", "same_rows"),
     ),
     _lite(
         "tenant-get", "a catalog entry is read across tenants", "-- name: sessions.get",
@@ -218,7 +220,7 @@ GUARDS = (
     _post(
         "receipt", RECEIPT, FUNCTION,
         "AND p.turn = r.turn LIMIT 1) p -- guard: receipt", "AND false LIMIT 1) p",
-        "commit-same-turn",
+        "commit-same-empty",
     ),
     _post(
         "node-create-only", NODE, FUNCTION,

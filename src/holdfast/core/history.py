@@ -67,11 +67,13 @@ def history(
     nodes, cut = _path(tenant, session, [row for row in ordered if row[0] == 1], depth)
     if not cut and len(nodes) != min(tail, depth):
         raise Corrupt(table="node", key=session, reason="the path has a gap")
+    named = leaf if leaf is not None else place[1]
+    if before is None and found and not cut and named != (nodes[0].id if nodes else None):
+        raise Corrupt(
+            table="session", key=session, reason=f"the path does not end at the leaf {named!r}"
+        )
     top = nodes[-1] if nodes else None
-    if before is not None:
-        end = nodes[0].id if nodes else None
-    else:
-        end = leaf if leaf is not None else place[1]
+    end = named if before is None else (nodes[0].id if nodes else None)
     state, refs = _state(session, [row for row in ordered if row[0] == 2])
     return History(
         session=session,

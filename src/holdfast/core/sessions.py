@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.contract.errors import (
+    Corrupt,
     CounterOverflow,
     Invalid,
     LaneBusy,
@@ -24,7 +25,7 @@ from holdfast.contract.errors import (
 from holdfast.contract.limits import MAX_INT, MAX_LANE_TTL_MS, MAX_LINEAGE, Limits
 from holdfast.contract.records import Created, Fence, Origin, Receipt, SessionInfo
 from holdfast.core.payloads import check_id, check_int, check_text
-from holdfast.core.turns import fence_params, judge_turn
+from holdfast.core.turns import fence_params, judge_turn, sealed_intent
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class RewindFacts(Known):
     lane_expires_at_ms: int | None
     place_ok: bool
     retained: bool
+    sound: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,12 @@ class ClaimFacts(Known):
     owner: str | None
     generation: int | None
     expires_at_ms: int | None
+
+
+def require_counters(session: str, *counters: int) -> None:
+    """Raise when a stored counter is what no counter can be."""
+    if min(counters) < 0:
+        raise Corrupt(table="session", key=session, reason="a counter is negative")
 
 
 def session_info(
@@ -104,6 +112,7 @@ def session_info(
     tags: str | None,
 ) -> SessionInfo:
     """A catalog row as a record."""
+    require_counters(session, revision, node_count)
     origin = None
     if origin_session is not None and origin_revision is not None:
         origin = Origin(session=origin_session, revision=origin_revision, leaf=origin_leaf)
@@ -243,7 +252,7 @@ def rewind_params(
         "to_node": node,
         "reason": reason,
         "expected": None if expected is None else check_int("expected", expected),
-        "intent": hashlib.sha256(intent).digest(),
+        "intent": sealed_intent(tenant, session, turn, hashlib.sha256(intent).digest()),
         **fence_params(session, fence),
     }
 
@@ -273,6 +282,7 @@ def explain_claim(session: str) -> Callable[[ClaimFacts], None]:
 
     def judge(facts: ClaimFacts) -> None:
         facts.require_live(session)
+        require_counters(session, facts.generation or 0)
         if facts.generation == MAX_INT:
             raise CounterOverflow(counter="lane generation", key=session)
         if facts.owner is not None:
@@ -308,6 +318,7 @@ def explain_displace(session: str) -> Callable[[DisplaceFacts], None]:
 
     def judge(facts: DisplaceFacts) -> None:
         facts.require_live(session)
+        require_counters(session, facts.generation or 0)
         if facts.generation == MAX_INT:
             raise CounterOverflow(counter="lane generation", key=session)
 

@@ -19,6 +19,7 @@ from holdfast.contract.errors import (
     AttachmentUnknown,
     ClaimLost,
     ComponentMissing,
+    Corrupt,
     CounterOverflow,
     HeadMoved,
     Invalid,
@@ -81,6 +82,7 @@ class CommitFacts:
     place_ok: bool
     clash: str | None
     missing: str | None
+    sound: bool | None
 
 
 # Parent, position, position where its run begins, depth above the place, and the same of its base:
@@ -303,7 +305,14 @@ def _intent(
         sorted(work for claim in turn.claims for work in claim.work),
         sorted(turn.attachments),
     ]
-    return hashlib.sha256(msgspec.msgpack.encode(projection)).digest()
+    intent = hashlib.sha256(msgspec.msgpack.encode(projection)).digest()
+    return sealed_intent(params["tenant"], params["session"], params["turn"], intent)
+
+
+def sealed_intent(tenant: str, session: str, turn: str, intent: bytes) -> bytes:
+    """An intent with what proves that it is the one that was stored for this turn."""
+    seal = hashlib.blake2b(f"{tenant}\0{session}\0{turn}\0".encode() + intent, digest_size=8)
+    return intent + seal.digest()
 
 
 def settle(plan: CommitPlan) -> Callable[[CommitFacts], Receipt | None]:
@@ -338,7 +347,15 @@ def judge_turn(session: str, turn: str, params: dict[str, Any], facts: Any) -> R
     if facts.deleted:
         raise SessionDeleted(session=session)
     if facts.intent is not None:
-        if bytes(facts.intent) != params["intent"]:
+        stored = bytes(facts.intent)
+        if stored != sealed_intent(params["tenant"], session, turn, stored[:32]):
+            # Told that they had changed the turn, the caller would send it again under a new id.
+            raise Corrupt(
+                table="receipt",
+                key=f"{session}/{turn}",
+                reason="the intent does not match its seal",
+            )
+        if stored != params["intent"]:
             raise TurnConflict(session=session, turn=turn)
         return Receipt(
             session=session,
@@ -349,6 +366,8 @@ def judge_turn(session: str, turn: str, params: dict[str, Any], facts: Any) -> R
             at_ms=facts.receipt_at_ms,
             replayed=True,
         )
+    if not facts.sound:
+        raise Corrupt(table="session", key=session, reason="a counter is negative")
     if not facts.lane_ok:
         if params["fence_token"] is None:
             raise LaneBusy(

@@ -38,6 +38,7 @@ def _place(*row: Any) -> tuple[SessionInfo, int]:
 
 def _place_of_head(*row: Any) -> tuple[Head, tuple[Any, ...]]:
     session, revision, leaf, owner, run, seq, depth, node_count, state, state_revision = row
+    sessions.require_counters(session, revision, node_count, depth)
     head = Head(
         session=session,
         revision=revision,

@@ -75,6 +75,10 @@ def _same_turn(s: str, lanes: list[Lane]) -> list[Ask]:
     return [turn(s, "t1", "x", "y", state={"agent": b"1"})] * 4
 
 
+def _same_empty(s: str, lanes: list[Lane]) -> list[Ask]:
+    return [turn(s, "t1")] * 4
+
+
 def _one_revision(s: str, lanes: list[Lane]) -> list[Ask]:
     return [turn(s, f"t{n}", f"n{n}", expected=1) for n in range(1, 5)]
 
@@ -237,6 +241,11 @@ RACES = (
         "commit-same-turn",
         "Of four callers with the same turn one commits it, the others get its receipt.",
         one, _same_turn, OWN, (1,),
+    ),
+    Race(
+        "commit-same-empty",
+        "The same is true of a turn that stores no node, whose id would give it away.",
+        one, _same_empty, OWN, (1,),
     ),
     Race(
         "commit-one-revision",

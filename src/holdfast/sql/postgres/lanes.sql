@@ -17,7 +17,7 @@ WITH held AS MATERIALIZED (
   SELECT h.*, {schema}.now_ms() AS now FROM held h
 ), verdict AS MATERIALIZED (
   SELECT t.*, t.lane_token IS NOT NULL AND t.lane_expires_at_ms > t.now AS live FROM timed t
-  WHERE t.lane_generation < 9223372036854775807
+  WHERE t.lane_generation BETWEEN 0 AND 9223372036854775806
     AND (t.lane_token IS NULL OR t.lane_expires_at_ms <= t.now OR t.lane_owner = :owner)
 )
 UPDATE {schema}.session s SET lane_owner = :owner, lane_token = :token,
@@ -92,7 +92,7 @@ FROM {schema}.session WHERE tenant = :tenant AND session = :session AND deleted_
 UPDATE {schema}.session SET lane_owner = NULL, lane_token = NULL, lane_claimed_at_ms = NULL,
   lane_expires_at_ms = NULL, lane_generation = lane_generation + 1
 WHERE tenant = :tenant AND session = :session AND deleted_at_ms IS NULL
-  AND lane_generation < 9223372036854775807
+  AND lane_generation BETWEEN 0 AND 9223372036854775806
 RETURNING lane_generation AS generation
 -- step: refused
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,

@@ -10,7 +10,7 @@
 -- returns: revision, leaf, node_count, at_ms
 -- explains: known, deleted, revision, intent, receipt_revision, receipt_leaf, receipt_node_count
 -- explains: receipt_at_ms, lane_ok, lane_owner, lane_generation, lane_expires_at_ms
--- explains: place_ok, clash, missing
+-- explains: place_ok, clash, missing, sound
 -- Differs by necessity: the body is a function, so that what it judges by is younger than the locks
 -- it took, and so that a pooler that forgets statements does not cost their plans.
 -- step: guard
@@ -43,7 +43,8 @@ SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted, s
   (SELECT encode(x.digest, 'hex')
     FROM unnest(:refs.digest::bytea[]) WITH ORDINALITY AS x(digest, pos)
     WHERE NOT EXISTS (SELECT FROM {schema}.blob b WHERE b.tenant = :tenant AND b.digest = x.digest)
-    ORDER BY x.pos LIMIT 1) AS missing
+    ORDER BY x.pos LIMIT 1) AS missing,
+  s.revision >= 0 AND s.last_seq >= 0 AND s.node_count >= 0 AS sound
 FROM (SELECT {schema}.now_ms() AS now) c
 LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
 LEFT JOIN {schema}.receipt p ON p.tenant = :tenant AND p.session = :session AND p.turn = :turn
@@ -123,6 +124,7 @@ SELECT s.session, s.title, s.created_at_ms, s.active_at_ms, s.revision, s.leaf, 
   s.created_at_ms AS place
 FROM {schema}.session s
 WHERE s.tenant = :tenant AND s.listed
+  AND s.created_at_ms <= :place::bigint
   AND (s.created_at_ms, s.session) < (:place::bigint, :after::text)
   AND s.active_at_ms >= :active_since_ms::bigint
   AND (:forked_from::text IS NULL OR s.origin_session = :forked_from::text)
@@ -339,7 +341,7 @@ LEFT JOIN {schema}.session t ON t.tenant = :tenant AND t.session = :session
 -- returns: revision, leaf, node_count, at_ms
 -- explains: known, deleted, revision, intent, receipt_revision, receipt_leaf, receipt_node_count
 -- explains: receipt_at_ms, lane_ok, lane_owner, lane_generation, lane_expires_at_ms, place_ok
--- explains: retained
+-- explains: retained, sound
 -- step: plain
 SELECT FROM {schema}.session WHERE tenant = :tenant AND session = :session FOR NO KEY UPDATE
 -- step: guard
@@ -359,7 +361,8 @@ SELECT s.revision + 1 AS revision, p.leaf, s.node_count, c.now AS at_ms, p.leaf_
 FROM {schema}.session s CROSS JOIN place p CROSS JOIN (SELECT {schema}.now_ms() AS now) c
 WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
   AND (:expected::bigint IS NULL OR s.revision = :expected::bigint)
-  AND s.revision < 9223372036854775807
+  AND s.revision BETWEEN 0 AND 9223372036854775806
+  AND s.last_seq >= 0 AND s.node_count >= 0
   AND CASE WHEN :fence_token::text IS NULL
       THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= c.now
       ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token
@@ -397,7 +400,8 @@ SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted, s
       JOIN {schema}.revision r
         ON r.tenant = :tenant AND r.session = v.session AND r.revision = v.revision)
     ELSE EXISTS (SELECT FROM {schema}.revision r WHERE r.tenant = :tenant
-      AND r.session = :session AND r.revision = :to_revision::bigint) END AS retained
+      AND r.session = :session AND r.revision = :to_revision::bigint) END AS retained,
+  s.revision >= 0 AND s.last_seq >= 0 AND s.node_count >= 0 AS sound
 FROM (SELECT {schema}.now_ms() AS now) c
 LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
 LEFT JOIN {schema}.receipt p ON p.tenant = :tenant AND p.session = :session AND p.turn = :turn

@@ -15,7 +15,7 @@ SELECT
   s.lane_expires_at_ms AS old_expires_at_ms,
   s.lane_token IS NOT NULL AND s.lane_expires_at_ms <= :now AS lapsed
 FROM session s WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
-  AND s.lane_generation < 9223372036854775807
+  AND s.lane_generation BETWEEN 0 AND 9223372036854775806
   AND (s.lane_token IS NULL OR s.lane_expires_at_ms <= :now OR s.lane_owner = :owner)
 -- step: plain
 UPDATE session SET lane_owner = :owner, lane_token = :token, lane_generation = :generation,
@@ -78,7 +78,7 @@ FROM session WHERE tenant = :tenant AND session = :session AND deleted_at_ms IS 
 -- step: guard
 SELECT s.lane_generation + 1 AS generation FROM session s
 WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
-  AND s.lane_generation < 9223372036854775807
+  AND s.lane_generation BETWEEN 0 AND 9223372036854775806
 -- step: plain
 UPDATE session SET lane_owner = NULL, lane_token = NULL, lane_claimed_at_ms = NULL,
   lane_expires_at_ms = NULL, lane_generation = :generation

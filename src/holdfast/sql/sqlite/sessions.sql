@@ -9,7 +9,7 @@
 -- returns: revision, leaf, node_count, at_ms
 -- explains: known, deleted, revision, intent, receipt_revision, receipt_leaf, receipt_node_count
 -- explains: receipt_at_ms, lane_ok, lane_owner, lane_generation, lane_expires_at_ms
--- explains: place_ok, clash, missing
+-- explains: place_ok, clash, missing, sound
 -- Differs by necessity: the write lock is held, so the guard is a plain read and cannot go stale.
 -- step: guard
 WITH RECURSIVE chain(session, upto, level) AS (
@@ -52,7 +52,8 @@ SELECT s.revision + 1 AS revision,
 FROM session s CROSS JOIN at a
 WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
   AND (:expected IS NULL OR s.revision = :expected) -- guard: cas
-  AND s.revision < 9223372036854775807
+  AND s.revision BETWEEN 0 AND 9223372036854775806
+  AND s.last_seq >= 0 AND s.node_count >= 0
   AND CASE WHEN :fence_token IS NULL
       THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= :now -- guard: lane-free
       ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token
@@ -154,7 +155,8 @@ SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted, s
     WHERE n.seq <= c.upto ORDER BY x.key LIMIT 1) AS clash,
   (SELECT lower(x.value) FROM json_each(:refs.digest) x WHERE NOT EXISTS (
     SELECT 1 FROM blob b WHERE b.tenant = :tenant AND b.digest = unhex(x.value))
-    ORDER BY x.key LIMIT 1) AS missing
+    ORDER BY x.key LIMIT 1) AS missing,
+  s.revision >= 0 AND s.last_seq >= 0 AND s.node_count >= 0 AS sound
 FROM (SELECT 1)
 LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
 LEFT JOIN receipt p ON p.tenant = :tenant AND p.session = :session AND p.turn = :turn
@@ -436,7 +438,7 @@ LEFT JOIN session t ON t.tenant = :tenant AND t.session = :session
 -- returns: revision, leaf, node_count, at_ms
 -- explains: known, deleted, revision, intent, receipt_revision, receipt_leaf, receipt_node_count
 -- explains: receipt_at_ms, lane_ok, lane_owner, lane_generation, lane_expires_at_ms, place_ok
--- explains: retained
+-- explains: retained, sound
 -- step: guard
 WITH RECURSIVE chain(session, upto, level) AS (
   SELECT session, last_seq, 0 FROM session WHERE tenant = :tenant AND session = :session
@@ -463,7 +465,8 @@ SELECT s.revision + 1 AS revision, p.leaf, s.node_count, :now AS at_ms, p.leaf_s
 FROM session s CROSS JOIN place p
 WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
   AND (:expected IS NULL OR s.revision = :expected)
-  AND s.revision < 9223372036854775807
+  AND s.revision BETWEEN 0 AND 9223372036854775806
+  AND s.last_seq >= 0 AND s.node_count >= 0
   AND CASE WHEN :fence_token IS NULL
       THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= :now
       ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token
@@ -508,7 +511,8 @@ SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted, s
       CROSS JOIN revision r ON r.tenant = :tenant AND r.session = n.session
         AND r.revision = n.revision WHERE n.seq <= c.upto)
     ELSE EXISTS (SELECT 1 FROM revision r WHERE r.tenant = :tenant
-      AND r.session = :session AND r.revision = :to_revision) END AS retained
+      AND r.session = :session AND r.revision = :to_revision) END AS retained,
+  s.revision >= 0 AND s.last_seq >= 0 AND s.node_count >= 0 AS sound
 FROM (SELECT 1)
 LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
 LEFT JOIN receipt p ON p.tenant = :tenant AND p.session = :session AND p.turn = :turn

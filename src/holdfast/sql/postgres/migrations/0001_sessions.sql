@@ -266,8 +266,8 @@ BEGIN
   LOOP
     -- The clock is read after the wait for the lock, else a lane could seem live that is not.
     v_now := {schema}.now_ms();
-    CONTINUE WHEN v.deleted_at_ms IS NOT NULL OR v.revision = 9223372036854775807
-      OR p_n_unheld[v.ord] > 0;
+    CONTINUE WHEN v.deleted_at_ms IS NOT NULL OR p_n_unheld[v.ord] > 0
+      OR v.revision NOT BETWEEN 0 AND 9223372036854775806 OR v.last_seq < 0 OR v.node_count < 0;
     CONTINUE WHEN p_expected[v.ord] <> v.revision; -- guard: cas
     IF p_fence_token[v.ord] IS NULL THEN
       CONTINUE WHEN v.lane_token IS NOT NULL AND v.lane_expires_at_ms > v_now; -- guard: lane-free
