@@ -161,11 +161,11 @@ CHANGES = [
     (f"UPDATE session SET leaf_run = 1 WHERE {SESSION}", "node"),
     (f"UPDATE session SET leaf_run = 99 WHERE {SESSION}", "node"),
     (f"UPDATE session SET leaf_seq = leaf_seq - 1 WHERE {SESSION}", "node"),
-    (f"UPDATE session SET leaf_depth = leaf_depth - 1 WHERE {SESSION}", "node"),
+    (f"UPDATE session SET leaf_depth = leaf_depth - 1 WHERE {SESSION}", "session"),
     (f"UPDATE session SET leaf_depth = leaf_depth + 1 WHERE {SESSION}", "node"),
     (f"UPDATE session SET leaf_session = 'other' WHERE {SESSION}", "node"),
-    (f"UPDATE session SET leaf = 'a1' WHERE {SESSION}", "node"),
-    (f"UPDATE session SET leaf = 'nobody' WHERE {SESSION}", "node"),
+    (f"UPDATE session SET leaf = 'a1' WHERE {SESSION}", "session"),
+    (f"UPDATE session SET leaf = 'nobody' WHERE {SESSION}", "session"),
 ]
 # What is known from elsewhere too: a load that does not need it is right, and never wrong.
 SPARE = [

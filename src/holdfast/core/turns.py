@@ -351,9 +351,7 @@ def judge_turn(session: str, turn: str, params: dict[str, Any], facts: Any) -> R
         if stored != sealed_intent(params["tenant"], session, turn, stored[:32]):
             # Told that they had changed the turn, the caller would send it again under a new id.
             raise Corrupt(
-                table="receipt",
-                key=f"{session}/{turn}",
-                reason="the intent does not match its seal",
+                table="receipt", key=f"{session}/{turn}", reason="its seal does not match"
             )
         if stored != params["intent"]:
             raise TurnConflict(session=session, turn=turn)
