@@ -569,7 +569,8 @@ async def test_a_long_reader_holds_up_the_log_and_not_the_writer(
         for number in range(200, 400):
             node = NewNode(body="x" * 20_000)
             await store.sessions.commit(Turn(session="s", turn=f"t{number}", nodes=[node]))
-        assert log_size(sqlite_path) == held_up, "the log did not start over"
+        # Without a new start these turns would add more than 4 MB.
+        assert log_size(sqlite_path) < held_up + 2 * 200 * 4096, "the log did not start over"
 
 
 async def test_a_log_that_grew_is_cut_down_when_it_starts_over(
