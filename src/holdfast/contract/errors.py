@@ -147,6 +147,23 @@ class AttachmentUnknown(Refused):
     attachment: str
 
 
+class WorkUnknown(Refused):
+    """session {session!r} has no work {work!r}"""
+
+    code = "work-unknown"
+    session: str
+    work: str
+
+
+class WorkNotDead(Refused):
+    """work {work!r} of session {session!r} is {state}: only dead work is put back"""
+
+    code = "work-not-dead"
+    session: str
+    work: str
+    state: str
+
+
 class NotRetained(Refused):
     """{what} of session {session!r} is not retained any more: choose a retained revision"""
 

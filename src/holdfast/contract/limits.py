@@ -14,6 +14,8 @@ MAX_ID_CHARS = 200
 # Forks of forks: how many sessions a path may go through.
 MAX_LINEAGE = 10_000
 MAX_LANE_TTL_MS = 7 * 24 * 3600 * 1000
+# How far ahead work may be put off, and how long its key may be kept.
+MAX_DELAY_MS = 3660 * 24 * 3600 * 1000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,3 +29,4 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     text_chars: int = 2000
     page: int = 1000
     window: int = 100_000
+    claim: int = 256

@@ -67,6 +67,7 @@ class Deleted(Record, frozen=True, kw_only=True):
     receipts: int = 0
     usage: int = 0
     blobs: int = 0
+    work: int = 0
 
 
 class Head(Record, frozen=True, kw_only=True):

@@ -10,6 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
+from holdfast.contract.queue import (
+    Boundary,
+    Claim,
+    Claimed,
+    ClaimedNext,
+    Enqueued,
+    NewWork,
+    Wanted,
+    Work,
+    WorkCounts,
+    WorkState,
+)
 from holdfast.contract.records import (
     Created,
     Deleted,
@@ -205,6 +217,92 @@ class UsageStore(Protocol):
         ...
 
 
+class QueueStore(Protocol):
+    """Queued work: the inbox of each session."""
+
+    async def enqueue(self, work: NewWork) -> Enqueued:
+        """Put work into the inbox of a session. The same key again enqueues nothing."""
+        ...
+
+    async def claim(
+        self,
+        session: str,
+        owner: str,
+        *,
+        fence: Fence | None = None,
+        boundary: Boundary = "idle",
+        kind: Wanted = "any",
+        limit: int = 64,
+        works: Sequence[str] | None = None,
+        ttl_ms: int = 300_000,
+    ) -> Claimed:
+        """Take work from the head of an inbox, to settle it in a turn. With a fence the claim lives
+        as long as the lane; without one the lane must be free, and it lives for `ttl_ms`. `works`
+        asks for exactly these, in order, or nothing."""
+        ...
+
+    async def claim_next(
+        self, owner: str, *, lane_ttl_ms: int = 30_000, limit: int = 64
+    ) -> ClaimedNext:
+        """Take the work of the session that has waited longest and that nobody holds: its lane and
+        a claim under it."""
+        ...
+
+    async def renew(self, claim: Claim, *, ttl_ms: int = 300_000) -> Claim:
+        """Move the expiry of a claim that has no lane, or raise `ClaimLost`. One that has a lane
+        lives as long as the lane: renew that."""
+        ...
+
+    async def abandon(
+        self, claim: Claim, *, error: str | None = None, delay_ms: int = 0, dead: bool = False
+    ) -> int:
+        """Give claimed work back, to be claimed again after `delay_ms`, or as dead. How much was
+        still held; 0 when the claim was lost meanwhile."""
+        ...
+
+    async def cancel(self, session: str, work: str) -> Work | None:
+        """Remove work that is not done and that nobody holds, and answer it; None otherwise."""
+        ...
+
+    async def requeue(self, session: str, work: str, *, delay_ms: int = 0) -> Work:
+        """Put dead work back at its place, with no attempt counted."""
+        ...
+
+    async def get(self, session: str, work: str) -> Work | None:
+        """One work, or None."""
+        ...
+
+    async def list(
+        self,
+        session: str,
+        *,
+        states: Sequence[WorkState] = ("ready", "delayed", "claimed", "dead", "done"),
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[Work]:
+        """A page of the inbox of a session, in its order."""
+        ...
+
+    async def dead(self, *, after: str | None = None, limit: int = 100) -> Page[Work]:
+        """A page of the dead work of all sessions."""
+        ...
+
+    async def counts(self, *, session: str | None = None) -> WorkCounts:
+        """How much work there is in each state, of one session or of all; counted, so exact."""
+        ...
+
+    async def why(
+        self, session: str, *, boundary: Boundary = "idle", kind: Wanted = "any"
+    ) -> Claimed:
+        """Why a claim would find nothing now, whoever holds the lane; no reason when it would find
+        something. Changes nothing."""
+        ...
+
+    async def prune(self, *, limit: int = 1000) -> int:
+        """Forget keys of settled work whose time is over, so many at a time; how many."""
+        ...
+
+
 class Store(Protocol):
     """One tenant's view of one database."""
 
@@ -218,4 +316,6 @@ class Store(Protocol):
     def lanes(self) -> LaneStore: ...
     @property
     def usage(self) -> UsageStore: ...
+    @property
+    def queue(self) -> QueueStore: ...
     async def close(self) -> None: ...

@@ -120,8 +120,9 @@ def _state(
     state: dict[str, bytes] = {}
     refs: dict[str, StateRef] = {}
     for row in sorted(rows, key=lambda row: str(row[1])):
-        name, data, digest, encoding, size = row[1], row[4], bytes(row[5]), row[6], row[8]
-        if not bool(row[10]):
+        name, data, encoding, size = row[1], row[4], row[6], row[8]
+        digest = bytes(row[5] or b"")
+        if not bool(row[10]) or data is None:
             raise Corrupt(
                 table="blob", key=digest.hex(), reason=f"missing, but named by state {name!r}"
             )

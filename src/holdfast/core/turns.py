@@ -7,7 +7,7 @@ which facts are judged is part of the contract.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -33,7 +33,7 @@ from holdfast.contract.errors import (
     TurnConflict,
 )
 from holdfast.contract.limits import MAX_INT, Limits
-from holdfast.contract.records import Fence, NewNode, Receipt, StateRef, Turn, Usage
+from holdfast.contract.records import Fence, NewNode, Receipt, StateRef, Turn, Usage, WorkClaim
 from holdfast.core.payloads import (
     check_id,
     check_int,
@@ -58,7 +58,6 @@ class CommitPlan:
     release: Fence | None
     params: dict[str, Any]
     refs: dict[str, str] = field(default_factory=dict)
-    claims: tuple[str, ...] = ()
     attachments: tuple[str, ...] = ()
     place_field: str = "leaf"
 
@@ -79,6 +78,7 @@ class CommitFacts:
     lane_owner: str | None
     lane_generation: int | None
     lane_expires_at_ms: int | None
+    lost: str | None
     place_ok: bool
     clash: str | None
     missing: str | None
@@ -140,7 +140,8 @@ def plan_commit(turn: Turn, *, tenant: str, turn_id: str, limits: Limits) -> Com
     session = check_id("session", turn.session)
     check_id("turn", turn_id)
     nodes = list(turn.nodes)
-    rows = len(nodes) + len(turn.state) * 2 + len(turn.usage) * 2 + 3
+    settled = sum(len(claim.work) for claim in turn.claims)
+    rows = len(nodes) + len(turn.state) * 2 + len(turn.usage) * 2 + settled + 3
     if rows > limits.commit_rows:
         raise TooLarge(field="turn.rows", actual=rows, limit=limits.commit_rows)
     ids = [
@@ -153,6 +154,7 @@ def plan_commit(turn: Turn, *, tenant: str, turn_id: str, limits: Limits) -> Com
     at_leaf, place, place_field, leaf = _leaf(turn, strand, ids)
     state, blobs, refs = _state(turn, limits)
     usage = [_usage_row(i, entry) for i, entry in enumerate(turn.usage)]
+    claims, work = settled_rows(turn.claims)
     size = sum(map(len, bodies)) + sum(blob[2] for blob in blobs)
     if size > limits.commit_bytes:
         raise TooLarge(field="turn.bytes", actual=size, limit=limits.commit_bytes)
@@ -172,7 +174,10 @@ def plan_commit(turn: Turn, *, tenant: str, turn_id: str, limits: Limits) -> Com
         "leaf_off": leaf_row[3],
         "branches": any(row[1] == row[2] > 1 for row in strand.rows),
         "payload_bytes": size,
-        "n_unheld": len(turn.claims) + len(turn.attachments),
+        "n_unheld": len(turn.attachments),
+        "claims": claims,
+        "work": work,
+        "frees": bool(work) or (turn.release and turn.fence is not None),
         "nodes": [
             (own, kind, body, node_digest(tenant, session, own, kind, body), *row)
             for own, kind, body, row in zip(ids, kinds, bodies, strand.rows, strict=True)
@@ -189,7 +194,6 @@ def plan_commit(turn: Turn, *, tenant: str, turn_id: str, limits: Limits) -> Com
         release=turn.fence if turn.release else None,
         params=params,
         refs={digest.hex(): name for name, digest in refs.items()},
-        claims=tuple(claim.claim for claim in turn.claims),
         attachments=tuple(turn.attachments),
         place_field=place_field,
     )
@@ -279,6 +283,25 @@ def _usage_row(index: int, entry: Usage) -> tuple[Any, ...]:
     return (index, source, model, *amounts, check_text(f"{path}.currency", entry.currency, 8))
 
 
+def settled_rows(
+    claims: Sequence[WorkClaim],
+) -> tuple[list[tuple[str, str, int]], list[tuple[str, str]]]:
+    """The claims a turn settles, and their work, as rows. A claim is settled whole."""
+    heads: list[tuple[str, str, int]] = []
+    rows: list[tuple[str, str]] = []
+    for at, claim in enumerate(claims):
+        path = f"claims[{at}]"
+        name = check_id(f"{path}.claim", claim.claim)
+        if any(name == other for other, _, _ in heads):
+            raise Invalid(field=f"{path}.claim", reason=f"{name!r} is twice in the turn")
+        works = [check_id(f"{path}.work[{n}]", work) for n, work in enumerate(claim.work)]
+        if not works or len(set(works)) != len(works):
+            raise Invalid(field=f"{path}.work", reason="a claim names each of its works once")
+        heads.append((name, check_id(f"{path}.token", claim.token), len(works)))
+        rows.extend((work, name) for work in works)
+    return heads, rows
+
+
 def _intent(
     turn: Turn,
     params: dict[str, Any],
@@ -323,8 +346,8 @@ def settle(plan: CommitPlan) -> Callable[[CommitFacts], Receipt | None]:
         replay = judge_turn(session, plan.turn, plan.params, facts)
         if replay is not None:
             return replay
-        if plan.claims:
-            raise ClaimLost(session=session, claim=plan.claims[0])
+        if facts.lost is not None:
+            raise ClaimLost(session=session, claim=facts.lost)
         if not facts.place_ok:
             raise NodeUnknown(field=plan.place_field, session=session, node=plan.params["place"])
         if facts.clash is not None:

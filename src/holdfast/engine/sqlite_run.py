@@ -122,12 +122,25 @@ def _derived(block: Block, parts: Sequence[CompiledPart]) -> list[Derived]:
 class Script:
     """A block, ready to run."""
 
-    __slots__ = ("derived", "explains", "name", "parts", "refused", "returns", "why_derived")
+    __slots__ = (
+        "answering",
+        "derived",
+        "explains",
+        "name",
+        "parts",
+        "refused",
+        "returns",
+        "why_derived",
+    )
 
     def __init__(self, block: Block) -> None:
         self.name = block.name
         self.parts = [CompiledPart(block, part) for part in block.parts]
         self.refused = CompiledPart(block, block.refused) if block.refused else None
+        reading = [part for part in self.parts if part.kind in ("guard", "rows")]
+        rows = [part for part in reading if part.kind == "rows"]
+        # The rows of a block are its answer, and without any those of its last guard.
+        self.answering = (rows or reading)[-1] if reading else None
         self.derived = _derived(block, self.parts)
         self.why_derived = _derived(block, [self.refused] if self.refused else [])
         self.returns = block.signature.returns
@@ -197,6 +210,8 @@ def _run_script(
                     facts = _rows(connection, why, params)
                     return Answer([why.pick(script.explains, row) for row in facts], True)
                 params.update(zip(part.names, found[0], strict=True))
+            if part is not script.answering:
+                continue
             if part.names == script.returns:
                 rows = found
             else:

@@ -61,12 +61,21 @@ def one(stmt: Stmt[R, W], **params: Any) -> Op[R | None]:
 def guarded(
     stmt: Stmt[R, W], explain: Callable[[W], T | None], params: Mapping[str, Any]
 ) -> Op[R | T]:
-    """Run a guarded statement. When it refuses, `explain` raises, answers, or asks again (None)."""
+    """Run a guarded statement of one row. When it refuses, `explain` raises, answers, or asks
+    again (None)."""
+    found = yield from guarded_rows(stmt, explain, params)
+    return found[0] if isinstance(found, list) else found
+
+
+def guarded_rows(
+    stmt: Stmt[R, W], explain: Callable[[W], T | None], params: Mapping[str, Any]
+) -> Op[list[R] | T]:
+    """The same for a statement that answers several rows, as a list."""
     assert stmt.why is not None
     for _ in range(ASK_AGAIN):
         answer = yield Step(stmt, params)
         if not answer.refused:
-            return stmt.row(*answer.rows[0])
+            return [stmt.row(*row) for row in answer.rows]
         settled = explain(stmt.why(*answer.rows[0]))
         if settled is not None:
             return settled

@@ -82,7 +82,7 @@ def _ancestors(names: str) -> list[str]:
 
 
 def _deleted(*row: Any) -> tuple[Deleted, list[str]]:
-    was_live, nodes, kept, revisions, receipts, usage, blobs, ancestors = row
+    was_live, nodes, kept, revisions, receipts, usage, blobs, work, ancestors = row
     report = Deleted(
         session="",
         deleted=bool(was_live),
@@ -92,6 +92,7 @@ def _deleted(*row: Any) -> tuple[Deleted, list[str]]:
         receipts=receipts,
         usage=usage,
         blobs=blobs,
+        work=work,
     )
     return report, _ancestors(ancestors)
 

@@ -102,7 +102,8 @@ def _load(dialect: str) -> dict[str, Block]:
             continue
         for text in re.split(r"^-- name: ", file.read_text("utf-8"), flags=re.M)[1:]:
             block = _block(text)
-            if block.name in blocks or block.name.split(".")[0] + ".sql" != file.name:
+            store = block.name.split(".")[0]
+            if block.name in blocks or not re.match(rf"{store}(_\w+)?\.sql\Z", file.name):
                 raise CatalogError(f"{dialect}/{file.name}: {block.name} is not at its place")
             blocks[block.name] = block
     return blocks

@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.stores.history import HistoryNodes
 from holdfast.stores.lanes import Lanes
+from holdfast.stores.queue import Queue
 from holdfast.stores.sessions import Sessions
 from holdfast.stores.usage import UsageLedger
 from holdfast.stores.view import View
@@ -26,6 +27,7 @@ class Store:
         self.history = HistoryNodes(view)
         self.lanes = Lanes(view)
         self.usage = UsageLedger(view)
+        self.queue = Queue(view)
 
     @property
     def tenant(self) -> str:

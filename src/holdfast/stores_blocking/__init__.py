@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.stores_blocking.history import BlockingHistoryNodes
 from holdfast.stores_blocking.lanes import BlockingLanes
+from holdfast.stores_blocking.queue import BlockingQueue
 from holdfast.stores_blocking.sessions import BlockingSessions
 from holdfast.stores_blocking.usage import BlockingUsageLedger
 from holdfast.stores_blocking.view import BlockingView
@@ -23,6 +24,7 @@ class BlockingStore:
         self.history = BlockingHistoryNodes(view)
         self.lanes = BlockingLanes(view)
         self.usage = BlockingUsageLedger(view)
+        self.queue = BlockingQueue(view)
 
     @property
     def tenant(self) -> str:

@@ -23,7 +23,9 @@ WITH held AS MATERIALIZED (
 UPDATE {schema}.session s SET lane_owner = :owner, lane_token = :token,
   lane_generation = CASE WHEN v.live THEN v.lane_generation ELSE v.lane_generation + 1 END,
   lane_claimed_at_ms = CASE WHEN v.live THEN v.lane_claimed_at_ms ELSE v.now END,
-  lane_expires_at_ms = v.now + :ttl_ms::bigint
+  lane_expires_at_ms = v.now + :ttl_ms::bigint,
+  due_at_ms = CASE WHEN s.due_at_ms > v.now + :ttl_ms::bigint THEN v.now + :ttl_ms::bigint
+    ELSE s.due_at_ms END
 FROM verdict v WHERE s.tenant = :tenant AND s.session = v.session
 RETURNING s.lane_generation AS generation, s.lane_claimed_at_ms AS claimed_at_ms,
   s.lane_expires_at_ms AS expires_at_ms, v.lane_owner AS old_owner,
@@ -51,7 +53,9 @@ WITH held AS MATERIALIZED (
 ), timed AS MATERIALIZED (
   SELECT h.*, {schema}.now_ms() AS now FROM held h
 )
-UPDATE {schema}.session s SET lane_expires_at_ms = t.now + :ttl_ms::bigint
+UPDATE {schema}.session s SET lane_expires_at_ms = t.now + :ttl_ms::bigint,
+  due_at_ms = CASE WHEN s.due_at_ms > t.now + :ttl_ms::bigint THEN t.now + :ttl_ms::bigint
+    ELSE s.due_at_ms END
 FROM timed t WHERE s.tenant = :tenant AND s.session = t.session AND t.lane_expires_at_ms > t.now
 RETURNING s.lane_claimed_at_ms AS claimed_at_ms, s.lane_expires_at_ms AS expires_at_ms
 -- step: refused
@@ -65,7 +69,8 @@ FROM (SELECT 1) one LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.ses
 -- explains: known, deleted
 -- step: guard
 UPDATE {schema}.session SET lane_owner = NULL, lane_token = NULL, lane_claimed_at_ms = NULL,
-  lane_expires_at_ms = NULL
+  lane_expires_at_ms = NULL,
+  due_at_ms = CASE WHEN due_at_ms IS NOT NULL THEN least(due_at_ms, {schema}.now_ms()) END
 WHERE tenant = :tenant AND session = :session
   AND lane_owner = :fence_owner AND lane_token = :fence_token
   AND lane_generation = :fence_generation
@@ -90,7 +95,8 @@ FROM {schema}.session WHERE tenant = :tenant AND session = :session AND deleted_
 -- explains: known, deleted, generation
 -- step: guard
 UPDATE {schema}.session SET lane_owner = NULL, lane_token = NULL, lane_claimed_at_ms = NULL,
-  lane_expires_at_ms = NULL, lane_generation = lane_generation + 1
+  lane_expires_at_ms = NULL, lane_generation = lane_generation + 1,
+  due_at_ms = CASE WHEN due_at_ms IS NOT NULL THEN least(due_at_ms, {schema}.now_ms()) END
 WHERE tenant = :tenant AND session = :session AND deleted_at_ms IS NULL
   AND lane_generation BETWEEN 0 AND 9223372036854775806
 RETURNING lane_generation AS generation

@@ -19,7 +19,8 @@ FROM session s WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_a
   AND (s.lane_token IS NULL OR s.lane_expires_at_ms <= :now OR s.lane_owner = :owner)
 -- step: plain
 UPDATE session SET lane_owner = :owner, lane_token = :token, lane_generation = :generation,
-  lane_claimed_at_ms = :claimed_at_ms, lane_expires_at_ms = :expires_at_ms
+  lane_claimed_at_ms = :claimed_at_ms, lane_expires_at_ms = :expires_at_ms,
+  due_at_ms = min(due_at_ms, :expires_at_ms)
 WHERE tenant = :tenant AND session = :session
 -- step: refused
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
@@ -38,7 +39,7 @@ FROM session s WHERE s.tenant = :tenant AND s.session = :session
   AND s.lane_owner = :fence_owner AND s.lane_token = :fence_token
   AND s.lane_generation = :fence_generation AND s.lane_expires_at_ms > :now
 -- step: plain
-UPDATE session SET lane_expires_at_ms = :expires_at_ms
+UPDATE session SET lane_expires_at_ms = :expires_at_ms, due_at_ms = min(due_at_ms, :expires_at_ms)
 WHERE tenant = :tenant AND session = :session
 -- step: refused
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted
@@ -55,7 +56,7 @@ SELECT 1 AS released FROM session s WHERE s.tenant = :tenant AND s.session = :se
   AND s.lane_generation = :fence_generation
 -- step: plain
 UPDATE session SET lane_owner = NULL, lane_token = NULL, lane_claimed_at_ms = NULL,
-  lane_expires_at_ms = NULL
+  lane_expires_at_ms = NULL, due_at_ms = min(due_at_ms, :now)
 WHERE tenant = :tenant AND session = :session
 -- step: refused
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted
@@ -81,7 +82,7 @@ WHERE s.tenant = :tenant AND s.session = :session AND s.deleted_at_ms IS NULL
   AND s.lane_generation BETWEEN 0 AND 9223372036854775806
 -- step: plain
 UPDATE session SET lane_owner = NULL, lane_token = NULL, lane_claimed_at_ms = NULL,
-  lane_expires_at_ms = NULL, lane_generation = :generation
+  lane_expires_at_ms = NULL, lane_generation = :generation, due_at_ms = min(due_at_ms, :now)
 WHERE tenant = :tenant AND session = :session
 -- step: refused
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
