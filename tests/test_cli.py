@@ -20,6 +20,9 @@ from holdfast.cli.printed import clean, shown_url, without_secrets
 from holdfast.testing.postgres_server import PostgresServer, run_sql
 
 PASSWORD = "hunter2"
+SCHEMA = Path(holdfast.__file__).parent / "sql/sqlite/migrations"
+MIGRATIONS = [file.stem.split("_", 1) for file in sorted(SCHEMA.glob("*.sql"))]
+LATEST = len(MIGRATIONS)
 
 
 @dataclass
@@ -93,15 +96,15 @@ def test_plan_of_an_empty_database(database: Database, holdfast_command: Any) ->
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[1:] == [
         "found     nothing",
-        "expected  version 1",
-        "pending   0001 sessions",
+        f"expected  version {LATEST}",
+        *(f"pending   {number} {name}" for number, name in MIGRATIONS),
     ]
     done = holdfast_command("db", "plan", "--json", database.url)
     assert done.json() == {
         "found": 0,
-        "expected": 1,
+        "expected": LATEST,
         "oldest_reader": 0,
-        "pending": [{"version": 1, "name": "sessions"}],
+        "pending": [{"version": int(number), "name": name} for number, name in MIGRATIONS],
         "differences": [],
     }
 
@@ -110,7 +113,8 @@ def test_check_of_an_empty_database_exits_with_3(database: Database, holdfast_co
     """Pending migrations need attention."""
     done = holdfast_command("db", "check", database.url)
     assert (done.code, done.err) == (3, "")
-    assert done.out.splitlines()[-2:] == ["pending   0001 sessions", "not as expected"]
+    number, name = MIGRATIONS[-1]
+    assert done.out.splitlines()[-2:] == [f"pending   {number} {name}", "not as expected"]
     assert holdfast_command("db", "check", "--json", database.url).code == 3
 
 
@@ -141,21 +145,21 @@ def test_apply_makes_a_store(database: Database, holdfast_command: Any) -> None:
     done = holdfast_command("db", "apply", database.url)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[1:] == [
-        "found     version 1",
-        "expected  version 1",
-        "applied   0001 sessions",
+        f"found     version {LATEST}",
+        f"expected  version {LATEST}",
+        *(f"applied   {number} {name}" for number, name in MIGRATIONS),
     ]
     with holdfast.open_sync(database.url, migrate=False) as store:
         assert store.sessions.create("a").created
     done = holdfast_command("db", "apply", database.url)
     assert done.out.splitlines()[-1] == "applied   nothing, it was up to date"
     assert holdfast_command("db", "apply", "--json", database.url).json() == {
-        "found": 1,
-        "expected": 1,
+        "found": LATEST,
+        "expected": LATEST,
         "oldest_reader": 1,
         "pending": [],
         "differences": [],
-        "was": 1,
+        "was": LATEST,
     }
 
 
@@ -211,7 +215,7 @@ def test_check_names_each_object_that_differs(database: Database, holdfast_comma
     done = holdfast_command("db", "apply", database.url)
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith(
-        "holdfast: schema-drift: the store's structure is not what version 1"
+        f"holdfast: schema-drift: the store's structure is not what version {LATEST}"
     )
     assert done.err.count("\n") == 1
 
@@ -224,13 +228,13 @@ def test_a_newer_store(
     schema = "" if database.server is None else "holdfast."
     holdfast_command("db", "apply", database.url)
     database.run(
-        f"INSERT INTO {schema}migration VALUES (2, 'later', 'x', {oldest_reader}, 0);"
-        + ("PRAGMA user_version = 2" if database.server is None else "")
+        f"INSERT INTO {schema}migration VALUES ({LATEST + 1}, 'later', 'x', {oldest_reader}, 0);"
+        + (f"PRAGMA user_version = {LATEST + 1}" if database.server is None else "")
     )
     done = holdfast_command("db", "plan", database.url)
     assert (done.code, done.out.splitlines()[1]) == (
         0,
-        "found     version 2, newer than this holdfast",
+        f"found     version {LATEST + 1}, newer than this holdfast",
     )
     for verb in ("check", "apply"):
         done = holdfast_command("db", verb, database.url)

@@ -7,11 +7,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal, get_origin
 
 import pytest
 
 import holdfast
-from holdfast.contract import errors, records
+from holdfast.contract import errors, queue, records
 
 DRIVERS = {"asyncpg", "apsw"}
 SCREEN = {"click", "rich"}
@@ -72,12 +73,12 @@ def test_every_public_name_is_there() -> None:
     names = holdfast.__all__
     assert len(names) == len(set(names))
     wanted = {"BlockingStore", "Limits", "Store", "__version__", "open", "open_sync"}
-    for module, base in ((errors, errors.HoldfastError), (records, records.Record)):
-        wanted |= {
-            name
-            for name, value in vars(module).items()
-            if inspect.isclass(value) and issubclass(value, base) and value is not records.Record
-        }
+    for module in (errors, records, queue):
+        for name, value in vars(module).items():
+            kinds = (errors.HoldfastError, records.Record)
+            record = inspect.isclass(value) and issubclass(value, kinds)
+            if value is not records.Record and (record or get_origin(value) is Literal):
+                wanted.add(name)
     assert set(names) == wanted
     assert set(names) <= set(dir(holdfast))
     for name in names:

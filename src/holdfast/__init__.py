@@ -40,6 +40,8 @@ from holdfast.contract.errors import (
     TooLarge,
     TurnConflict,
     Unavailable,
+    WorkNotDead,
+    WorkUnknown,
     WrongLoop,
     WrongProcess,
 )
@@ -170,7 +172,9 @@ __all__ = [
     "WorkCounts",
     "WorkItem",
     "WorkKind",
+    "WorkNotDead",
     "WorkState",
+    "WorkUnknown",
     "WrongLoop",
     "WrongProcess",
     "__version__",
