@@ -119,7 +119,8 @@ def check_claim(
 
 
 def work_of(tenant: str, live: bool, row: Sequence[Any]) -> Work:
-    """A row of work, its digest verified. A claim that is not live any more holds nothing."""
+    """A row of work, its digest verified. Only what is live keeps it from being ready: a claim that
+    is held, or a time that is still to come."""
     (
         session, work, seq, key, kind, delivery, slot, merge, state, available_at_ms,
         enqueued_at_ms, items, digest, attempts, max_attempts, last_error, owner, settled, process,
@@ -141,7 +142,7 @@ def work_of(tenant: str, live: bool, row: Sequence[Any]) -> Work:
         delivery=delivery,
         slot=slot,
         merge=merge,
-        state="ready" if claimed and not live else state,
+        state="ready" if state in ("claimed", "delayed") and not live else state,
         available_at_ms=available_at_ms,
         enqueued_at_ms=enqueued_at_ms,
         items=() if done else _items(work, packed),
@@ -205,6 +206,8 @@ def explain_claim_work(session: str, fence: Fence | None) -> Callable[[LaneFacts
 
 def claim_params(tenant: str, claim: Claim) -> dict[str, Any]:
     """A claim that is presented again, checked."""
+    if not claim.work:
+        raise Invalid(field="claim.work", reason="a claim is of some work")
     return {
         "tenant": tenant,
         "session": check_id("claim.session", claim.session),

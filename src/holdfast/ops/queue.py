@@ -45,19 +45,21 @@ WHY: Stmt[queue.Waiting, None] = Stmt("queue.why", queue.Waiting)
 
 
 def enqueue(params: dict[str, Any]) -> Op[Enqueued]:
-    """Put work into an inbox. When its key, or its id, is there already, answer what is there."""
+    """Put work into an inbox. When its key, or its id, is there already, answer what is there; when
+    that was removed at the same moment, ask again."""
     tenant, session = params["tenant"], params["session"]
-    done = yield from guarded(ENQUEUE, queue.explain_enqueue(session), params)
-    assert done is not None
-    if done[0]:
-        return Enqueued(enqueued=True, work=queue.fresh_work(params, *done[1:]))
-    found = yield from get(tenant, session, params["work"])
-    if found is None and params["key"] is not None:
-        row = yield from one(BY_KEY, tenant=tenant, session=session, key=params["key"])
-        found = None if row is None else queue.work_of(tenant, bool(row[0]), row[1:])
-    if found is None:
-        raise StoreBusy(reason="the work that has the key was removed at the same moment")
-    return Enqueued(enqueued=False, work=found)
+    for _ in range(ASK_AGAIN):
+        done = yield from guarded(ENQUEUE, queue.explain_enqueue(session), params)
+        assert done is not None
+        if done[0]:
+            return Enqueued(enqueued=True, work=queue.fresh_work(params, *done[1:]))
+        found = yield from get(tenant, session, params["work"])
+        if found is None and params["key"] is not None:
+            row = yield from one(BY_KEY, tenant=tenant, session=session, key=params["key"])
+            found = None if row is None else queue.work_of(tenant, bool(row[0]), row[1:])
+        if found is not None:
+            return Enqueued(enqueued=False, work=found)
+    raise StoreBusy(reason=f"the work that has the key was removed {ASK_AGAIN} times in a row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ def abandon(tenant: str, claim: Claim, error: str | None, delay_ms: int, dead: b
 def cancel(tenant: str, session: str, work: str) -> Op[Work | None]:
     """Remove work that nobody holds."""
     row = yield from one(CANCEL, tenant=tenant, session=session, work=work)
-    return None if row is None else queue.work_of(tenant, False, row)
+    return None if row is None else queue.work_of(tenant, bool(row[0]), row[1:])
 
 
 def requeue(tenant: str, session: str, work: str, delay_ms: int) -> Op[Work]:

@@ -16,11 +16,14 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from holdfast.testing.machine_calls import KINDS, WEIGHTS, Call, Pick
+from holdfast.testing import machine_calls, machine_queue_calls
+from holdfast.testing.machine_calls import Call, Pick
 from holdfast.testing.machine_world import World
 
 T = TypeVar("T")
 
+KINDS = {**machine_calls.KINDS, **machine_queue_calls.KINDS}
+WEIGHTS = {**machine_calls.WEIGHTS, **machine_queue_calls.WEIGHTS}
 # The outcomes a run of some thousand steps has to show; without one of them it proves too little.
 WANTED = frozenset(
     """
@@ -43,6 +46,25 @@ WANTED = frozenset(
     displace: session-unknown | displace: session-deleted | load: answer | load: nothing
     load: not-retained | load: invalid | node: answer | node: nothing | receipt: nothing
     diff: answer | diff: session-unknown
+    commit: settled
+    queue.enqueue: enqueued True | queue.enqueue: enqueued False | queue.enqueue: session-unknown
+    queue.enqueue: session-deleted
+    queue.claim: taken | queue.claim: redelivered | queue.claim: empty | queue.claim: claimed
+    queue.claim: not-yet-available | queue.claim: command-at-head | queue.claim: turn-at-head
+    queue.claim: boundary | queue.claim: not-at-head | queue.claim: zero-limit
+    queue.claim: lane-lost | queue.claim: lane-busy | queue.claim: session-unknown
+    queue.claim: session-deleted | queue.claim: invalid
+    queue.claim_next: taken | queue.claim_next: redelivered | queue.claim_next: empty
+    queue.claim_next: not-yet-available | queue.claim_next: zero-limit
+    queue.renew: answer | queue.renew: claim-lost | queue.renew: invalid
+    queue.renew: session-deleted
+    queue.abandon: True | queue.abandon: False | queue.cancel: answer | queue.cancel: nothing
+    queue.requeue: answer | queue.requeue: work-unknown | queue.requeue: work-not-dead
+    queue.requeue: session-unknown | queue.requeue: session-deleted
+    queue.prune: True | queue.prune: False | queue.get: answer | queue.get: nothing
+    queue.why: free | queue.why: empty | queue.why: claimed | queue.why: not-yet-available
+    queue.why: boundary | queue.why: command-at-head | queue.why: turn-at-head
+    queue.why: session-unknown | queue.why: session-deleted
     """.replace("\n", "|")
     .replace(" | ", "|")
     .replace("    ", "")

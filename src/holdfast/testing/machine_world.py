@@ -17,8 +17,10 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast.contract.errors import ComponentMissing, HoldfastError, Invalid, NotRetained
-from holdfast.contract.records import Fence, History, NewNode, Node, Page, Turn
+from holdfast.contract.queue import Claim, Claimed, ClaimedNext, NewWork, Work
+from holdfast.contract.records import Fence, History, NewNode, Node, Page, Turn, WorkClaim
 from holdfast.testing.machine_calls import Again, Call, Fresh, Live, Proof, Seen, Step, built
+from holdfast.testing.machine_queue_calls import Heads, Held, Settled, Standing, Taken
 from holdfast.testing.oracle import Oracle
 
 FACADES = {
@@ -28,13 +30,15 @@ FACADES = {
     **dict.fromkeys(("claim", "renew", "release", "read", "displace"), "lanes"),
     **dict.fromkeys(("totals", "rows"), "usage"),
 }
+"""Where a method is; the queue's, of which some have names of others, are named with it."""
+
 AMOUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "cost_micros")
 # What an error says in words is for people.
 WORDS = {Invalid: {"reason"}, NotRetained: {"what"}, ComponentMissing: {"component"}}
 
 
 class Ticker:
-    """A clock that stands still during a call."""
+    """A clock that stands still during a call, and leaps only when it is told to."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -42,19 +46,40 @@ class Ticker:
     def __call__(self) -> int:
         return self.now_ms
 
+    def leap(self, ms: int) -> None:
+        self.now_ms += ms
+
 
 class Minter:
-    """Ids for a store, in a fixed order; the oracle is told the one that was given last."""
+    """Ids for a store, in a fixed order; the oracle is given those of a call once more."""
 
     def __init__(self) -> None:
         self.count = 0
+        self._given: list[str] = []
 
     def __call__(self) -> str:
         self.count += 1
-        return self.last()
+        self._given.append(f"id-{self.count}")
+        return self._given[-1]
 
-    def last(self) -> str:
-        return f"id-{self.count}"
+    def begin(self) -> None:
+        """From here on another call is made."""
+        self._given.clear()
+
+    def again(self) -> str:
+        """The next of the ids that the call was given."""
+        return self._given.pop(0) if self._given else "none"
+
+
+def method_of(target: Any, name: str) -> Callable[..., Any]:
+    """The method of a store, or of an oracle, that a call names."""
+    facade, dot, method = name.partition(".")
+    if dot:
+        target = getattr(target, facade)
+    elif not isinstance(target, Oracle):
+        target = getattr(target, FACADES[name])
+    found: Callable[..., Any] = getattr(target, method or name)
+    return found
 
 
 @dataclass
@@ -64,6 +89,8 @@ class Side:
     store: Any
     oracle: Oracle
     fences: dict[str, list[Fence]] = field(default_factory=dict)
+    claims: list[Claim] = field(default_factory=list)
+    own_claims: dict[str, Claim] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
     latest: dict[str, dict[str, Any]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -75,16 +102,24 @@ class Differs(AssertionError):
 
 
 class World:
-    """Plays calls on stores and oracles, and compares."""
+    """Plays calls on stores and oracles, and compares. In a `certain` world nothing is asked whose
+    answer the contract leaves open, so that two stores are left with the same rows."""
 
     def __init__(
-        self, open_tenant: Callable[[int], Any], clock: Ticker, minter: Minter, tenants: int = 2
+        self,
+        open_tenant: Callable[[int], Any],
+        clock: Ticker,
+        minter: Minter,
+        *,
+        tenants: int = 2,
+        certain: bool = False,
     ) -> None:
         self.clock = clock
         self.minter = minter
+        self.certain = certain
         minter.count = 0
         self.sides = [
-            Side(open_tenant(number), Oracle(clock, minter.last)) for number in range(tenants)
+            Side(open_tenant(number), Oracle(clock, minter.again)) for number in range(tenants)
         ]
         self.seen: Counter[str] = Counter()
         self.log: list[str] = []
@@ -98,6 +133,9 @@ class World:
         """Make the call on both, compare, and say what kind of outcome it had."""
         self.clock.now_ms += 1
         side = self.sides[call.tenant]
+        if call.name == "leap":
+            self.clock.leap(call.args["ms"])
+            return "leap"
         made = self._made(side, call)
         if made is None:
             return "nothing"
@@ -106,19 +144,39 @@ class World:
         return self._ask(side, name, args)
 
     def _ask(self, side: Side, name: str, args: dict[str, Any]) -> str:
-        facade = getattr(side.store, FACADES[name])
         called = dict(args)
         positional = [args.pop("it")] if "it" in args else []
-        real = _outcome(getattr(facade, name), positional, args)
-        model = _outcome(getattr(side.oracle, name), positional, args)
+        self.minter.begin()
+        real = _outcome(method_of(side.store, name), positional, args)
+        if isinstance(real, ClaimedNext):
+            side.oracle.queue.told = None if real.lane is None else real.lane.session
+        presented = args.get("claim")
+        if presented is not None and presented.claim in side.own_claims:
+            # The oracle has times of its own, and is shown its own claim.
+            own = side.own_claims[presented.claim]
+            args = {**args, "claim": msgspec.structs.replace(own, token=presented.token)}
+        model = _outcome(method_of(side.oracle, name), positional, args)
         self._compare(side, name, called, model, real)
-        if name in ("claim", "renew") and not isinstance(real, HoldfastError):
-            side.fences.setdefault(real.session, []).append(real.fence)
-        if name in ("create", "fork") and args.get("session") not in side.known:
-            side.known.append(args["session"])
+        self._remember(side, name, args, model, real)
         kind = f"{name}: {_kind(real)}"
+        if positional and isinstance(positional[0], Turn) and positional[0].claims:
+            kind = kind.replace("commit: replayed False", "commit: settled")
         self.seen[kind] += 1
         return kind
+
+    def _remember(self, side: Side, name: str, args: dict[str, Any], model: Any, real: Any) -> None:
+        """What later calls refer to."""
+        if isinstance(real, HoldfastError):
+            return
+        lane = real if name in ("claim", "renew") else getattr(real, "lane", None)
+        if lane is not None:
+            side.fences.setdefault(lane.session, []).append(lane.fence)
+        claim = real if name == "queue.renew" else getattr(real, "claim", None)
+        if isinstance(claim, Claim):
+            side.claims.append(claim)
+            side.own_claims[claim.claim] = model if name == "queue.renew" else model.claim
+        if name in ("create", "fork") and args.get("session") not in side.known:
+            side.known.append(args["session"])
 
     def _made(self, side: Side, call: Call) -> tuple[str, dict[str, Any]] | None:
         """The call with its marks replaced by values of the moment."""
@@ -134,6 +192,8 @@ class World:
         for key, value in args.items():
             if isinstance(value, Live):
                 args[key] = self._live(side, value.number)
+            elif isinstance(value, Taken):
+                args[key] = _session_of_claim(side, value)
         session = args.get("source", args.get("session")) or "s0"
         head = side.oracle.head(session)
         revision = 0 if head is None else head.revision
@@ -150,6 +210,16 @@ class World:
                 args[key] = max(0, revision + value.by)
             elif isinstance(value, Proof):
                 args[key] = self._fence(side, session, value.kind)
+            elif isinstance(value, Held | Settled | Standing | Heads):
+                args[key] = _of_queue(side, session, value)
+        if name == "queue.enqueue":
+            return name, {"it": NewWork(**args)}
+        if name == "queue.claim_next":
+            queue = side.oracle.queue
+            open_choice = self.certain and len(queue.choices()) > 1
+            return None if open_choice or queue.undecided() else (name, args)
+        if name.startswith("queue."):
+            return name, args
         if name in ("renew", "release"):
             del args["session"]
             return name, args
@@ -212,6 +282,8 @@ class World:
                 self._same(side, _sorted_totals(model, args), _sorted_totals(real, args))
             elif name == "list":
                 self._same_listing(side, args, model, real)
+            elif name == "queue.claim_next" and real.why_not is not None:
+                _same_refusal(model, real)
             else:
                 self._same(side, model, real)
         except Differs as difference:
@@ -258,7 +330,7 @@ class World:
                 inner = f"{where}.{key}"
                 if key.endswith("_ms"):
                     self._same_time(one, two, inner)
-                elif key == "state" and not isinstance(one, dict):
+                elif key == "state" and not isinstance(one, dict) and not isinstance(model, Work):
                     self._same_name(side, one, two, inner)
                 elif key == "before":
                     _same_cursor(cast(History, model), cast(History, real))
@@ -314,15 +386,20 @@ class World:
         session = call.args.get("session") or "s0"
         if isinstance(session, Live):
             session = self._live(side, session.number)
-        names = ("load", "head", "graph", "get", "load", "revisions", "read", "rows")
-        self._ask(side, names[len(self.log) % 8], {"session": session})
+        elif isinstance(session, Taken):
+            session = _session_of_claim(side, session)
+        names = ["load", "queue.list", "head", "graph", "get", "load", "revisions", "queue.counts"]
+        names += ["read", "queue.list", "rows"]
+        self._ask(side, names[len(self.log) % len(names)], {"session": session})
 
     def look(self) -> None:
         """Read what there is of every tenant, once."""
         for side in self.sides:
             for session in side.known:
-                for name in ("load", "graph", "revisions"):
+                for name in ("load", "graph", "revisions", "queue.list", "queue.why"):
                     self._ask(side, name, {"session": session})
+            self._ask(side, "queue.dead", {})
+            self._ask(side, "queue.counts", {})
             self._ask(side, "list", {})
             self._ask(side, "totals", {"by": ("session", "source", "model")})
 
@@ -338,15 +415,17 @@ class World:
                 self._walk(side, "graph", {"session": session, "limit": 2})
                 self._walk(side, "rows", {"session": session, "limit": 1})
                 self._walk(side, "revisions", {"session": session, "limit": 3})
+                self._walk(side, "queue.list", {"session": session, "limit": 2})
                 self._climb(side, session)
             for left, right in zip(side.known, side.known[1:], strict=False):
                 self._ask(side, "diff", {"left": left, "right": right})
             self._ask(side, "list", {"order": "created"})
             self._walk(side, "list", {"limit": 2})
+            self._walk(side, "queue.dead", {"limit": 1})
 
     def _walk(self, side: Side, name: str, args: dict[str, Any]) -> None:
         """Page after page, the listing is the whole listing."""
-        method = getattr(getattr(side.store, FACADES[name]), name)
+        method = method_of(side.store, name)
         items: list[Any] = []
         after: str | None = None
         while True:
@@ -356,7 +435,7 @@ class World:
             if after is None or len(items) > 1000:
                 break
         whole = Page(items=tuple(items))
-        model = getattr(side.oracle, name)(**{**args, "limit": 1000})
+        model = method_of(side.oracle, name)(**{**args, "limit": 1000})
         self._compare(side, name, args, model, whole)
 
     def _climb(self, side: Side, session: str) -> None:
@@ -371,6 +450,60 @@ class World:
         model = side.oracle.load(session)
         if model is not None and [node.id for node in model.nodes] != ids:
             raise Differs(f"{session}: the pages of the path are {ids}, {self.log[-40:]}")
+
+
+def _session_of_claim(side: Side, mark: Taken) -> str:
+    return side.claims[-1 - mark.back % len(side.claims)].session if side.claims else "s0"
+
+
+def _of_queue(side: Side, session: str, mark: Held | Settled | Standing | Heads) -> Any:
+    """What a mark of the queue stands for."""
+    replace = msgspec.structs.replace
+    queue = side.oracle.queue
+    if isinstance(mark, Held):
+        none = Claim(
+            session="s0", claim="none", token="none", owner="ada", generation=None,
+            claimed_at_ms=0, expires_at_ms=0, work=(),
+        )  # fmt: skip
+        claims = [claim for claim in side.claims if not (mark.timed and claim.generation)]
+        claim = claims[-1 - mark.back % len(claims)] if claims else none
+        return replace(claim, token="forged") if mark.forged else claim
+    if isinstance(mark, Standing):
+        there = [
+            work
+            for work in queue.list(session, limit=1000).items
+            if mark.state in (None, work.state)
+        ]
+        return there[mark.place].work if mark.place < len(there) else "nowhere"
+    if isinstance(mark, Heads):
+        ready = queue.list(session, states=("ready",), limit=1000).items
+        names = [work.work for work in ready][mark.skipped : mark.skipped + mark.count]
+        return names or ["nowhere"] * mark.count
+    given = [claim for claim in side.claims if claim.session == session]
+    settled = {claim.claim: claim.settlement for claim in given if queue.holds(claim)}
+    if mark.how == "held" or not given:
+        return tuple(settled.values())
+    latest = given[-1].settlement
+    if mark.how == "part":
+        latest = replace(latest, work=latest.work[1:])
+    elif mark.how == "more":
+        latest = replace(latest, work=(*latest.work, "nowhere"))
+    elif mark.how == "forged":
+        latest = replace(latest, token="forged")
+    elif mark.how == "twice":
+        return (latest, WorkClaim(claim="other", token="k", work=latest.work))
+    return (latest,)
+
+
+def _same_refusal(model: Any, real: ClaimedNext) -> None:
+    """Why there is no next session. When there may be one is known of what waits; of what was taken
+    away meanwhile it may still be believed."""
+    if model.claim is not None or model.why_not not in ("empty", real.why_not):
+        raise Differs("another reason")
+    if real.why_not not in ("zero-limit", "empty", "not-yet-available"):
+        raise Differs("another reason")
+    if (real.next_at_ms is not None) != (real.why_not == "not-yet-available"):
+        raise Differs("the time that goes with the reason")
 
 
 def _seen(nodes: Sequence[Node], mark: Any) -> Any:
@@ -397,7 +530,11 @@ def _kind(real: Any) -> str:
     """What kind of outcome it was, for the count of what was covered."""
     if isinstance(real, HoldfastError):
         return real.code
-    for flag in ("replayed", "created", "deleted"):
+    if isinstance(real, Claimed | ClaimedNext):
+        if real.claim is None:
+            return real.why_not or "free"
+        return "redelivered" if real.claim.redelivered else "taken"
+    for flag in ("replayed", "created", "deleted", "enqueued"):
         if hasattr(real, flag):
             return f"{flag} {getattr(real, flag)}"
     if getattr(real, "displaced", None) is not None:

@@ -13,7 +13,7 @@ agrees with the recorded origin; the place of a cursor stays good when its node 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.contract.errors import (
     AttachmentUnknown,
@@ -52,6 +52,7 @@ from holdfast.contract.records import (
     Vacuumed,
 )
 from holdfast.testing.oracle_lanes import OracleLanes
+from holdfast.testing.oracle_queue import OracleQueue
 from holdfast.testing.oracle_rows import (
     Intent,
     StoredNode,
@@ -74,7 +75,12 @@ AMOUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "cost_mi
 
 
 class Oracle(OracleLanes):
-    """One tenant. The methods are those of the facades of a store, all on one object."""
+    """One tenant. The methods are those of the facades of a store, all on one object; only the
+    queue, whose methods have the names of others, is an object of its own."""
+
+    def __init__(self, clock: Callable[[], int], new_id: Callable[[], str]) -> None:
+        super().__init__(clock, new_id)
+        self.queue = OracleQueue(self)
 
     def live_sessions(self) -> list[StoredSession]:
         """Every session that can be read."""
@@ -158,8 +164,9 @@ class Oracle(OracleLanes):
         nodes, contents = self._stored_nodes(), len(self.contents())
         revisions, receipts = len(found.revisions), len(found.receipts)
         usage = len(found.usage)
+        work = sum(one.settled_by is None for one in found.work)
         found.deleted = True
-        found.revisions, found.receipts, found.usage = [], {}, []
+        found.revisions, found.receipts, found.usage, found.work = [], {}, [], []
         found.leaf = found.state = found.lane = None
         self._reclaim()
         return Deleted(
@@ -171,6 +178,7 @@ class Oracle(OracleLanes):
             receipts=receipts,
             usage=usage,
             blobs=contents - len(self.contents()),
+            work=work,
         )
 
     def _stored_nodes(self) -> int:
@@ -211,8 +219,9 @@ class Oracle(OracleLanes):
             if turn.release and turn.fence is not None:
                 self.release(turn.fence)
             return replay
-        if turn.claims:
-            raise ClaimLost(session=found.id, claim=turn.claims[0].claim)
+        lost = self.queue.lost(found, turn)
+        if lost is not None:
+            raise ClaimLost(session=found.id, claim=lost)
         place = found.leaf if plan.at_leaf else found.visible(plan.place)
         if not plan.at_leaf and plan.place is not None and place is None:
             raise NodeUnknown(field=plan.place_field, session=found.id, node=plan.place)
@@ -292,6 +301,7 @@ class Oracle(OracleLanes):
             UsageRow(session=found.id, turn=plan.turn, ordinal=ordinal, at_ms=now, usage=entry)
             for ordinal, entry in enumerate(turn.usage)
         ]
+        self.queue.settle(found, plan.turn, turn.claims)
         if turn.release and turn.fence is not None:
             found.lane = None
         return self._advance(found, "turn", plan.turn, None, leaf, state, plan.intent)
@@ -461,10 +471,14 @@ class Oracle(OracleLanes):
         shown = path[-tail:] if tail is not None else path
         values = carried.values if state and carried is not None else {}
         top = shown[0].above if shown else None
+        named = end
+        if before is not None:
+            # A page above a cursor names what it shows.
+            named = path[-1] if path else None
         return History(
             session=session,
             revision=at,
-            leaf=leaf if leaf is not None else None if end is None else end.id,
+            leaf=leaf if leaf is not None else None if named is None else named.id,
             node_count=found.node_count,
             nodes=tuple(node.record() for node in shown),
             before=None if top is None or top.hidden else shown[0].id,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from holdfast.contract.queue import NewWork
 from holdfast.contract.records import (
     Head,
     Node,
@@ -105,6 +106,35 @@ class StoredLane:
     expires_at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoredClaim:
+    """Who took work, and what the claim lasts with: a lane's generation, or a time."""
+
+    id: str
+    token: str
+    owner: str
+    generation: int | None
+    expires_at_ms: int | None
+
+
+@dataclass(eq=False, slots=True)
+class StoredWork:
+    """Work of a session: as it was asked for, and what has become of it."""
+
+    id: str
+    seq: int
+    new: NewWork
+    bodies: tuple[bytes, ...]
+    enqueued_at_ms: int
+    available_at_ms: int
+    attempts: int = 0
+    dead: bool = False
+    last_error: str | None = None
+    claim: StoredClaim | None = None
+    settled_by: str | None = None
+    kept_until_ms: int = 0
+
+
 @dataclass(eq=False, slots=True)
 class StoredSession:
     """A session. `base` says which nodes of another session a fork sees: the first so many."""
@@ -126,6 +156,8 @@ class StoredSession:
     revisions: list[StoredRevision] = field(default_factory=list)
     receipts: dict[str, tuple[Intent, Receipt]] = field(default_factory=dict)
     usage: list[UsageRow] = field(default_factory=list)
+    work: list[StoredWork] = field(default_factory=list)
+    work_count: int = 0
 
     @property
     def node_count(self) -> int:

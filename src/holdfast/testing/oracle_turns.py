@@ -87,6 +87,11 @@ def read_turn(turn: Turn, turn_id: str) -> ReadTurn:
     for name, value in sorted(turn.state.items()):
         if isinstance(value, StateRef) and not _DIGEST.match(value.digest):
             raise Invalid(field=f"state.{name}", reason="not a digest")
+    for number, claim in enumerate(turn.claims):
+        if any(claim.claim == other.claim for other in turn.claims[:number]):
+            raise Invalid(field=f"claims[{number}].claim", reason="twice in the turn")
+        if not claim.work or len(set(claim.work)) < len(claim.work):
+            raise Invalid(field=f"claims[{number}].work", reason="each work once")
     require_fence(turn.session, turn.fence)
     bodies = tuple(
         node.body if isinstance(node.body, bytes) else msgspec.json.encode(node.body)
@@ -98,7 +103,7 @@ def read_turn(turn: Turn, turn_id: str) -> ReadTurn:
         (at_leaf, place, leaf),
         tuple(sorted((name, digest_of(value)) for name, value in turn.state.items())),
         tuple(turn.usage),
-        tuple((claim.claim, tuple(sorted(claim.work))) for claim in turn.claims),
+        tuple(sorted(work for claim in turn.claims for work in claim.work)),
         tuple(sorted(turn.attachments)),
     )
     return ReadTurn(turn_id, ids, tuple(parents), bodies, at_leaf, place, place_field, leaf, intent)

@@ -42,13 +42,18 @@ LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session::tex
 -- children: works(work)
 -- returns: claimed_at_ms, claim_expires_at_ms
 -- explains: known, deleted
--- Differs by necessity: the rows are locked before they are counted, and the clock is read after.
+-- Differs by necessity: the session and the rows are locked before the rows are counted, and the
+-- clock is read after that.
 -- step: guard
-WITH held AS MATERIALIZED (
-  SELECT w.seq, w.claim_expires_at_ms FROM {schema}.work w
-  WHERE w.tenant = :tenant AND w.session = :session AND w.claim = :claim AND w.state = 'claimed'
+WITH at AS MATERIALIZED (
+  SELECT s.session FROM {schema}.session s WHERE s.tenant = :tenant AND s.session = :session
+  FOR NO KEY UPDATE
+), held AS MATERIALIZED (
+  SELECT w.seq, w.claim_expires_at_ms FROM at a JOIN {schema}.work w
+    ON w.tenant = :tenant AND w.session = a.session
+  WHERE w.claim = :claim AND w.state = 'claimed'
     AND w.claim_token = :claim_token AND w.work = ANY (:works.work::text[])
-  ORDER BY w.seq FOR UPDATE
+  ORDER BY w.seq FOR UPDATE OF w
 ), timed AS MATERIALIZED (
   SELECT h.seq, c.now FROM held h CROSS JOIN (SELECT {schema}.now_ms() AS now) c
   WHERE h.claim_expires_at_ms > c.now
@@ -70,10 +75,10 @@ FROM (SELECT 1) one LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.ses
 -- returns: returned
 -- Differs by necessity: the session is locked first, because it says when somebody may claim.
 WITH held AS MATERIALIZED (
-  SELECT s.session FROM {schema}.session s WHERE s.tenant = :tenant AND s.session = :session
-  FOR NO KEY UPDATE
+  SELECT s.session, s.lane_token, s.lane_generation, s.lane_expires_at_ms
+  FROM {schema}.session s WHERE s.tenant = :tenant AND s.session = :session FOR NO KEY UPDATE
 ), timed AS MATERIALIZED (
-  SELECT h.session, c.now, c.now + :delay_ms::bigint AS at
+  SELECT h.*, c.now, c.now + :delay_ms::bigint AS at
   FROM held h CROSS JOIN (SELECT {schema}.now_ms() AS now) c
 ), back AS (
   UPDATE {schema}.work w SET
@@ -84,6 +89,9 @@ WITH held AS MATERIALIZED (
     claim_expires_at_ms = NULL
   FROM timed t WHERE w.tenant = :tenant AND w.session = t.session AND w.claim = :claim
     AND w.state = 'claimed' AND w.claim_token = :claim_token
+    AND CASE WHEN w.claim_generation IS NULL THEN w.claim_expires_at_ms > t.now
+      ELSE w.claim_generation = t.lane_generation AND t.lane_token IS NOT NULL
+        AND t.lane_expires_at_ms > t.now END -- guard: held
   RETURNING t.at
 ), due AS (
   UPDATE {schema}.session s SET due_at_ms = least(s.due_at_ms,
@@ -96,7 +104,7 @@ SELECT count(*) AS returned FROM back
 -- name: queue.cancel
 -- Removes work that is not done and that no live claim holds.
 -- mode: write
--- returns: session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
+-- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
 -- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
 -- returns: settled_turn, process, event
 WITH held AS MATERIALIZED (
@@ -110,10 +118,11 @@ WHERE w.tenant = :tenant AND w.session = s.session AND w.work = :work AND w.stat
   AND (w.state <> 'claimed' OR NOT coalesce(CASE
     WHEN w.claim_generation IS NULL THEN w.claim_expires_at_ms > s.now
     ELSE w.claim_generation = s.lane_generation AND s.lane_token IS NOT NULL
-      AND s.lane_expires_at_ms > s.now END, false))
-RETURNING w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
-  w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts, w.last_error,
-  w.claim_owner, w.settled_turn, w.process, w.event
+      AND s.lane_expires_at_ms > s.now END, false)) -- guard: unheld
+RETURNING w.state = 'delayed' AND w.available_at_ms > s.now AS live,
+  w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
+  w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
+  w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
 
 -- name: queue.requeue
 -- Puts dead work back at its place, as if it had never been tried.
@@ -140,10 +149,12 @@ WITH held AS MATERIALIZED (
 )
 SELECT seq FROM back
 -- step: refused
-SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted, w.state
-FROM (SELECT 1) one
+SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
+  CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= c.now THEN 'ready'
+    ELSE w.state END AS state
+FROM (SELECT {schema}.now_ms() AS now) c
 LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
-LEFT JOIN {schema}.work w ON w.tenant = :tenant AND w.session = :session AND w.work = :work
+LEFT JOIN {schema}.work_held w ON w.tenant = :tenant AND w.session = :session AND w.work = :work
 
 -- name: queue.why
 -- What stands at the head of an inbox, and what else there is: why a claim finds nothing.
@@ -152,29 +163,24 @@ LEFT JOIN {schema}.work w ON w.tenant = :tenant AND w.session = :session AND w.w
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   s.lane_token IS NOT NULL AND s.lane_expires_at_ms > c.now AS lane_live, s.lane_expires_at_ms,
   f.kind, f.delivery,
-  EXISTS (SELECT FROM {schema}.work w WHERE w.tenant = :tenant AND w.session = :session
-    AND w.state = 'claimed') AS any_claimed,
-  {schema}.work_later_v1(:tenant, :session) AS next_at_ms
-FROM (SELECT {schema}.now_ms() AS now) c
+  EXISTS (SELECT FROM {schema}.work_held w WHERE w.tenant = :tenant AND w.session = :session
+    AND w.state = 'claimed' AND w.held_until_ms > c.now) AS any_claimed,
+  least(
+    (SELECT min(w.available_at_ms) FROM {schema}.work w
+      WHERE w.tenant = :tenant AND w.session = :session AND w.state = 'delayed'),
+    (SELECT min(w.claim_expires_at_ms) FROM {schema}.work w
+      WHERE w.tenant = :tenant AND w.session = :session AND w.state = 'claimed'
+        AND w.claim_generation IS NULL AND w.claim_expires_at_ms > c.now)) AS next_at_ms
+FROM (SELECT {schema}.now_ms() AS now OFFSET 0) c
 LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
-LEFT JOIN LATERAL (
-  SELECT x.kind, x.delivery FROM (
-    (SELECT w.seq, w.kind, w.delivery FROM {schema}.work w WHERE w.tenant = :tenant
-      AND w.session = :session AND w.state = 'ready' ORDER BY w.seq LIMIT 1)
-    UNION ALL
-    (SELECT w.seq, w.kind, w.delivery FROM {schema}.work w WHERE w.tenant = :tenant
-      AND w.session = :session AND w.state = 'delayed' AND w.available_at_ms <= c.now
-      ORDER BY w.available_at_ms LIMIT 1)
-    UNION ALL
-    (SELECT w.seq, w.kind, w.delivery FROM {schema}.work w WHERE w.tenant = :tenant
-      AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NOT NULL
-      AND NOT coalesce(w.claim_generation = s.lane_generation AND s.lane_token IS NOT NULL
-        AND s.lane_expires_at_ms > c.now, false) ORDER BY w.seq LIMIT 1)
-    UNION ALL
-    (SELECT w.seq, w.kind, w.delivery FROM {schema}.work w WHERE w.tenant = :tenant
-      AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NULL
-      AND w.claim_expires_at_ms <= c.now ORDER BY w.claim_expires_at_ms LIMIT 1)
-  ) x ORDER BY x.seq LIMIT 1) f ON true
+LEFT JOIN {schema}.work f ON f.tenant = :tenant AND f.session = :session AND f.seq = least(
+  (SELECT min(w.seq) FROM {schema}.work w
+    WHERE w.tenant = :tenant AND w.session = :session AND w.state = 'ready'),
+  (SELECT min(w.seq) FROM {schema}.work w WHERE w.tenant = :tenant AND w.session = :session
+    AND w.state = 'delayed' AND w.available_at_ms <= c.now),
+  (SELECT min(w.seq) FROM {schema}.work_held w WHERE w.tenant = :tenant AND w.session = :session
+    AND w.state = 'claimed' AND w.held_until_ms <= c.now
+    AND (w.max_attempts IS NULL OR w.attempts < w.max_attempts)))
 
 -- name: queue.prune
 -- Forgets keys of settled work whose time is over.
@@ -234,8 +240,8 @@ SELECT w.held_until_ms > c.now AS live,
 FROM {schema}.work_held w
 CROSS JOIN (SELECT {schema}.now_ms() AS now) c
 WHERE w.tenant = :tenant AND w.session = :session AND w.seq > :after::bigint
-  AND CASE WHEN w.state = 'claimed' AND w.held_until_ms <= c.now THEN 'ready' ELSE w.state END
-    = ANY (:states.state::text[])
+  AND CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= c.now THEN 'ready'
+    ELSE w.state END = ANY (:states.state::text[])
 ORDER BY w.seq LIMIT :limit
 
 -- name: queue.dead
@@ -256,8 +262,8 @@ ORDER BY w.session, w.seq LIMIT :limit
 -- How much work there is in each state, of a session.
 -- mode: read
 -- returns: state, number
-SELECT CASE WHEN w.state = 'claimed' AND w.held_until_ms <= c.now THEN 'ready' ELSE w.state END
-  AS state, count(*) AS number
+SELECT CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= c.now THEN 'ready'
+  ELSE w.state END AS state, count(*) AS number
 FROM {schema}.work_held w
 CROSS JOIN (SELECT {schema}.now_ms() AS now) c
 WHERE w.tenant = :tenant AND w.session = :session
@@ -267,8 +273,8 @@ GROUP BY 1
 -- How much work there is in each state, of all sessions.
 -- mode: read
 -- returns: state, number
-SELECT CASE WHEN w.state = 'claimed' AND w.held_until_ms <= c.now THEN 'ready' ELSE w.state END
-  AS state, count(*) AS number
+SELECT CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= c.now THEN 'ready'
+  ELSE w.state END AS state, count(*) AS number
 FROM {schema}.work_held w
 CROSS JOIN (SELECT {schema}.now_ms() AS now) c
 WHERE w.tenant = :tenant

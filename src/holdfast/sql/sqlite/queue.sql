@@ -138,11 +138,13 @@ WITH first(ready, stale) AS (
   FROM chosen c
 )
 SELECT v.why IS NULL AS taken, v.seqs, v.why IS NULL AND v.again AS redelivered,
-  v.why IS NULL AND :next AS granted, v.why IN ('empty', 'claimed', 'not-yet-available') AS idle,
+  v.why IS NULL AND :next AS granted,
+  :next AND v.why IN ('empty', 'claimed', 'not-yet-available') AS idle,
   CASE WHEN v.why IS NULL THEN NULL WHEN NOT :next THEN v.why
     WHEN :at_session IS NOT NULL THEN 'again'
     WHEN n.at IS NULL THEN 'empty' ELSE 'not-yet-available' END AS why_not,
-  CASE WHEN :next THEN n.at ELSE (SELECT at FROM later) END AS next_at_ms,
+  CASE WHEN :next THEN n.at
+    WHEN v.why IN ('claimed', 'not-yet-available') THEN (SELECT at FROM later) END AS next_at_ms,
   (SELECT CASE WHEN any THEN :now ELSE (SELECT at FROM later) END FROM held) AS later_ms
 FROM verdict v LEFT JOIN (SELECT d.due_at_ms AS at FROM session d INDEXED BY session_due
   WHERE d.tenant = :tenant AND d.due_at_ms IS NOT NULL
@@ -210,42 +212,47 @@ FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :sessi
 -- Gives claimed work back, to be claimed again now or later; what was tried too often is dead.
 -- mode: write
 -- returns: returned
+-- step: rows
+SELECT count(*) AS returned FROM work_held w
+WHERE w.tenant = :tenant AND w.session = :session AND w.claim = :claim AND w.state = 'claimed'
+  AND w.claim_token = :claim_token AND w.held_until_ms > :now
 -- step: plain
 UPDATE session SET due_at_ms = min(due_at_ms, max(:now + :delay_ms,
   CASE WHEN lane_token IS NULL THEN 0 ELSE lane_expires_at_ms END))
 WHERE tenant = :tenant AND session = :session AND EXISTS (
-  SELECT 1 FROM work w INDEXED BY work_claim WHERE w.tenant = :tenant AND w.session = :session
-  AND w.claim = :claim AND w.state = 'claimed' AND w.claim_token = :claim_token)
--- step: rows
-SELECT count(*) AS returned FROM work w INDEXED BY work_claim
-WHERE w.tenant = :tenant AND w.session = :session AND w.claim = :claim AND w.state = 'claimed'
-  AND w.claim_token = :claim_token
+  SELECT 1 FROM work_held w WHERE w.tenant = :tenant AND w.session = :session
+  AND w.claim = :claim AND w.state = 'claimed' AND w.claim_token = :claim_token
+  AND w.held_until_ms > :now)
 -- step: plain
-UPDATE work INDEXED BY work_claim SET
+UPDATE work SET
   state = CASE WHEN :dead OR coalesce(attempts >= max_attempts, 0) THEN 'dead'
     WHEN :delay_ms > 0 THEN 'delayed' ELSE 'ready' END,
   available_at_ms = :now + :delay_ms, last_error = coalesce(:error, last_error), claim = NULL,
   claim_token = NULL, claim_owner = NULL, claim_generation = NULL, claimed_at_ms = NULL,
   claim_expires_at_ms = NULL
-WHERE tenant = :tenant AND session = :session AND claim = :claim AND state = 'claimed'
-  AND claim_token = :claim_token
+WHERE tenant = :tenant AND session = :session AND seq IN (
+  SELECT w.seq FROM work_held w WHERE w.tenant = :tenant AND w.session = :session
+  AND w.claim = :claim AND w.state = 'claimed' AND w.claim_token = :claim_token
+  AND w.held_until_ms > :now) -- guard: held
 
 -- name: queue.cancel
 -- Removes work that is not done and that no live claim holds.
 -- mode: write
--- returns: session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
+-- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
 -- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
 -- returns: settled_turn, process, event
 -- step: rows
-SELECT w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
+SELECT w.held_until_ms > :now AS live,
+  w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
   w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
   w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
 FROM work_held w WHERE w.tenant = :tenant AND w.session = :session AND w.work = :work
-  AND w.state <> 'done' AND w.held_until_ms <= :now
+  AND w.state <> 'done' AND (w.state <> 'claimed' OR w.held_until_ms <= :now)
 -- step: plain
 DELETE FROM work WHERE tenant = :tenant AND session = :session AND seq = (
   SELECT w.seq FROM work_held w WHERE w.tenant = :tenant AND w.session = :session
-  AND w.work = :work AND w.state <> 'done' AND w.held_until_ms <= :now)
+  AND w.work = :work AND w.state <> 'done'
+  AND (w.state <> 'claimed' OR w.held_until_ms <= :now)) -- guard: unheld
 
 -- name: queue.requeue
 -- Puts dead work back at its place, as if it had never been tried.
@@ -264,10 +271,12 @@ UPDATE session SET due_at_ms = min(coalesce(due_at_ms, 9223372036854775807), max
   CASE WHEN lane_token IS NULL THEN 0 ELSE lane_expires_at_ms END))
 WHERE tenant = :tenant AND session = :session
 -- step: refused
-SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted, w.state
+SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
+  CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= :now THEN 'ready'
+    ELSE w.state END AS state
 FROM (SELECT 1)
 LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
-LEFT JOIN work w ON w.tenant = :tenant AND w.session = :session AND w.work = :work
+LEFT JOIN work_held w ON w.tenant = :tenant AND w.session = :session AND w.work = :work
 
 -- name: queue.why
 -- What stands at the head of an inbox, and what else there is: why a claim finds nothing.
@@ -276,15 +285,15 @@ LEFT JOIN work w ON w.tenant = :tenant AND w.session = :session AND w.work = :wo
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   coalesce(s.lane_token IS NOT NULL AND s.lane_expires_at_ms > :now, 0) AS lane_live,
   s.lane_expires_at_ms, f.kind, f.delivery,
-  EXISTS (SELECT 1 FROM work w INDEXED BY work_claim WHERE w.tenant = :tenant
-    AND w.session = :session AND w.state = 'claimed') AS any_claimed,
+  EXISTS (SELECT 1 FROM work_held w WHERE w.tenant = :tenant
+    AND w.session = :session AND w.state = 'claimed' AND w.held_until_ms > :now) AS any_claimed,
   (SELECT min(x.at) FROM (
     SELECT min(w.available_at_ms) AS at FROM work w INDEXED BY work_delayed
     WHERE w.tenant = :tenant AND w.session = :session AND w.state = 'delayed'
     UNION ALL
     SELECT min(w.claim_expires_at_ms) FROM work w INDEXED BY work_lapse
     WHERE w.tenant = :tenant AND w.session = :session AND w.state = 'claimed'
-      AND w.claim_generation IS NULL) x) AS next_at_ms
+      AND w.claim_generation IS NULL AND w.claim_expires_at_ms > :now) x) AS next_at_ms
 FROM (SELECT 1)
 LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
 LEFT JOIN work f ON f.tenant = :tenant AND f.session = :session AND f.seq = (
@@ -296,7 +305,8 @@ LEFT JOIN work f ON f.tenant = :tenant AND f.session = :session AND f.seq = (
       AND w.session = :session AND w.state = 'delayed' AND w.available_at_ms <= :now
     UNION ALL
     SELECT min(w.seq) FROM work_held w WHERE w.tenant = :tenant AND w.session = :session
-      AND w.state = 'claimed' AND w.held_until_ms <= :now) x)
+      AND w.state = 'claimed' AND w.held_until_ms <= :now
+      AND (w.max_attempts IS NULL OR w.attempts < w.max_attempts)) x)
 
 -- name: queue.prune
 -- Forgets keys of settled work whose time is over.
@@ -349,8 +359,8 @@ SELECT w.held_until_ms > :now AS live,
   w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
 FROM work_held w
 WHERE w.tenant = :tenant AND w.session = :session AND w.seq > :after
-  AND CASE WHEN w.state = 'claimed' AND w.held_until_ms <= :now THEN 'ready' ELSE w.state END
-    IN (SELECT value FROM json_each(:states.state))
+  AND CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= :now THEN 'ready'
+    ELSE w.state END IN (SELECT value FROM json_each(:states.state))
 ORDER BY w.seq LIMIT :limit
 
 -- name: queue.dead
@@ -371,8 +381,8 @@ ORDER BY w.session, w.seq LIMIT :limit
 -- How much work there is in each state, of a session.
 -- mode: read
 -- returns: state, number
-SELECT CASE WHEN w.state = 'claimed' AND w.held_until_ms <= :now THEN 'ready' ELSE w.state END
-  AS state, count(*) AS number
+SELECT CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= :now THEN 'ready'
+  ELSE w.state END AS state, count(*) AS number
 FROM work_held w
 WHERE w.tenant = :tenant AND w.session = :session
 GROUP BY 1
@@ -381,8 +391,8 @@ GROUP BY 1
 -- How much work there is in each state, of all sessions.
 -- mode: read
 -- returns: state, number
-SELECT CASE WHEN w.state = 'claimed' AND w.held_until_ms <= :now THEN 'ready' ELSE w.state END
-  AS state, count(*) AS number
+SELECT CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= :now THEN 'ready'
+  ELSE w.state END AS state, count(*) AS number
 FROM work_held w
 WHERE w.tenant = :tenant
 GROUP BY 1

@@ -59,9 +59,10 @@ CREATE INDEX work_lapse ON {schema}.work (tenant, session, claim_expires_at_ms, 
 CREATE INDEX work_dead ON {schema}.work (tenant, session, seq) WHERE state = 'dead';
 CREATE INDEX work_kept ON {schema}.work (tenant, keep_until_ms) WHERE state = 'done';
 
--- Work, and until when the claim on it holds: as long as its lane, or its own time.
+-- Work, and until when it waits for something else than to be claimed: for its own time, or for the
+-- end of a claim, which holds as long as its lane or its own time.
 CREATE VIEW {schema}.work_held AS
-SELECT w.*, CASE WHEN w.state <> 'claimed' THEN 0
+SELECT w.*, CASE WHEN w.state = 'delayed' THEN w.available_at_ms WHEN w.state <> 'claimed' THEN 0
   WHEN w.claim_generation IS NULL THEN w.claim_expires_at_ms
   WHEN w.claim_generation = s.lane_generation AND s.lane_token IS NOT NULL
   THEN s.lane_expires_at_ms ELSE 0 END AS held_until_ms
@@ -171,15 +172,31 @@ DECLARE
 BEGIN
   FOR v_try IN 1 .. 64 LOOP
     IF p_session IS NOT NULL THEN
-      SELECT * INTO s FROM {schema}.session x WHERE x.tenant = p_tenant AND x.session = p_session
-        AND x.deleted_at_ms IS NULL;
-      -- Where nothing waits, nothing is locked, and nothing is written.
-      IF s.due_at_ms IS NOT NULL THEN
-        SELECT * INTO s FROM {schema}.session x WHERE x.tenant = p_tenant
+      -- Where nothing can be claimed, one read says so: nothing is locked, and nothing is written.
+      SELECT x.*, i.idle,
+        CASE WHEN i.idle THEN EXISTS (SELECT FROM {schema}.work w WHERE w.tenant = p_tenant
+          AND w.session = p_session AND w.state = 'claimed') END AS any_claimed,
+        CASE WHEN i.idle THEN {schema}.work_later_v1(p_tenant, p_session) END AS later
+      INTO s FROM {schema}.session x CROSS JOIN LATERAL (
+        SELECT x.due_at_ms IS NULL OR NOT (
+          EXISTS (SELECT FROM {schema}.work w
+            WHERE w.tenant = p_tenant AND w.session = p_session AND w.state = 'ready')
+          OR EXISTS (SELECT FROM {schema}.work w WHERE w.tenant = p_tenant
+            AND w.session = p_session AND w.state = 'delayed' AND w.available_at_ms <= v_now)
+          OR EXISTS (SELECT FROM {schema}.work w WHERE w.tenant = p_tenant
+            AND w.session = p_session AND w.state = 'claimed' AND w.claim_generation IS NOT NULL
+            AND (p_fence_token IS NULL OR w.claim_generation < x.lane_generation))
+          OR EXISTS (SELECT FROM {schema}.work w WHERE w.tenant = p_tenant
+            AND w.session = p_session AND w.state = 'claimed' AND w.claim_generation IS NULL
+            AND w.claim_expires_at_ms <= v_now)) AS idle) i
+      WHERE x.tenant = p_tenant AND x.session = p_session AND x.deleted_at_ms IS NULL;
+      IF NOT s.idle THEN
+        SELECT x.*, false AS idle, NULL::boolean AS any_claimed, NULL::bigint AS later
+        INTO s FROM {schema}.session x WHERE x.tenant = p_tenant
           AND x.session = p_session AND x.deleted_at_ms IS NULL FOR NO KEY UPDATE;
       END IF;
     ELSE
-      SELECT * INTO s FROM {schema}.session x
+      SELECT x.*, false AS idle INTO s FROM {schema}.session x
       WHERE x.tenant = p_tenant AND x.due_at_ms <= v_now
         AND x.lane_generation BETWEEN 0 AND 9223372036854775806
       ORDER BY x.due_at_ms, x.session LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
@@ -220,8 +237,10 @@ BEGIN
       v_generation := NULL;
       v_until := NULL;
     END IF;
-    IF s.due_at_ms IS NULL THEN
-      v_why := 'empty';
+    IF s.idle THEN
+      v_next := s.later;
+      v_why := CASE WHEN s.any_claimed THEN 'claimed' WHEN v_next IS NULL THEN 'empty'
+                    ELSE 'not-yet-available' END;
       EXIT;
     END IF;
 
@@ -250,19 +269,16 @@ BEGIN
     v_why := NULL;
     v_seqs := NULL;
     IF v_ready IS NULL AND v_stale IS NULL THEN
-      v_next := {schema}.work_due_v1(p_tenant, s.session, v_now);
-      v_why := CASE WHEN v_next IS NULL THEN 'empty'
-        WHEN EXISTS (SELECT FROM {schema}.work w WHERE w.tenant = p_tenant
-          AND w.session = s.session AND w.state = 'claimed') THEN 'claimed'
-        ELSE 'not-yet-available' END;
-      UPDATE {schema}.session x
-      SET due_at_ms = CASE WHEN v_live AND v_next IS NOT NULL THEN greatest(v_next, v_until)
-        ELSE v_next END
-      WHERE x.tenant = p_tenant AND x.session = s.session;
       v_next := {schema}.work_later_v1(p_tenant, s.session);
-      EXIT WHEN p_session IS NOT NULL;
-      v_why := NULL;
-      CONTINUE;
+      IF p_session IS NULL THEN
+        UPDATE {schema}.session x SET due_at_ms = v_next
+        WHERE x.tenant = p_tenant AND x.session = s.session;
+        CONTINUE;
+      END IF;
+      v_why := CASE WHEN EXISTS (SELECT FROM {schema}.work w WHERE w.tenant = p_tenant
+          AND w.session = s.session AND w.state = 'claimed') THEN 'claimed'
+        WHEN v_next IS NULL THEN 'empty' ELSE 'not-yet-available' END;
+      EXIT;
     END IF;
     SELECT * INTO f FROM {schema}.work w WHERE w.tenant = p_tenant AND w.session = s.session
       AND w.seq = least(v_ready, v_stale);

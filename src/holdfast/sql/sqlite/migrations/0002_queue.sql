@@ -55,9 +55,10 @@ CREATE INDEX work_lapse ON work (tenant, session, claim_expires_at_ms, seq)
 CREATE INDEX work_dead ON work (tenant, session, seq) WHERE state = 'dead';
 CREATE INDEX work_kept ON work (tenant, keep_until_ms) WHERE state = 'done';
 
--- Work, and until when the claim on it holds: as long as its lane, or its own time.
+-- Work, and until when it waits for something else than to be claimed: for its own time, or for the
+-- end of a claim, which holds as long as its lane or its own time.
 CREATE VIEW work_held AS
-SELECT w.*, CASE WHEN w.state <> 'claimed' THEN 0
+SELECT w.*, CASE WHEN w.state = 'delayed' THEN w.available_at_ms WHEN w.state <> 'claimed' THEN 0
   WHEN w.claim_generation IS NULL THEN w.claim_expires_at_ms
   WHEN w.claim_generation = s.lane_generation AND s.lane_token IS NOT NULL
   THEN s.lane_expires_at_ms ELSE 0 END AS held_until_ms
