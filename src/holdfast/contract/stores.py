@@ -256,8 +256,8 @@ class QueueStore(Protocol):
     async def abandon(
         self, claim: Claim, *, error: str | None = None, delay_ms: int = 0, dead: bool = False
     ) -> int:
-        """Give claimed work back, to be claimed again after `delay_ms`, or as dead. How much was
-        still held; 0 when the claim was lost meanwhile."""
+        """Give claimed work back, to be claimed again after `delay_ms`, or as dead. How much; 0
+        when somebody else has claimed it meanwhile. A claim that has lapsed is still given back."""
         ...
 
     async def cancel(self, session: str, work: str) -> Work | None:

@@ -117,8 +117,8 @@ class Queue:
     async def abandon(
         self, claim: Claim, *, error: str | None = None, delay_ms: int = 0, dead: bool = False
     ) -> int:
-        """Give claimed work back, to be claimed again after `delay_ms`, or as dead. How much was
-        still held; 0 when the claim was lost meanwhile."""
+        """Give claimed work back, to be claimed again after `delay_ms`, or as dead. How much; 0
+        when somebody else has claimed it meanwhile. A claim that has lapsed is still given back."""
         view = self._view
         check_int("delay_ms", delay_ms, 0, MAX_DELAY_MS)
         kept = check_error(error, view.limits)
