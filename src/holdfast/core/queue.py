@@ -68,6 +68,9 @@ def _one_of(field: str, value: object, kind: Any) -> Any:
 def plan_enqueue(new: NewWork, *, tenant: str, work: str, limits: Limits) -> dict[str, Any]:
     """Checked work, ready to be written."""
     session = check_id("session", new.session)
+    if not isinstance(new.payloads, list | tuple):
+        kind = type(new.payloads).__name__
+        raise Invalid(field="payloads", reason=f"a list of payloads is wanted, not {kind}")
     if len(new.payloads) > limits.commit_rows:
         raise TooLarge(field="payloads", actual=len(new.payloads), limit=limits.commit_rows)
     bodies = [
@@ -119,20 +122,23 @@ def check_claim(
 
 
 def work_of(tenant: str, live: bool, row: Sequence[Any]) -> Work:
-    """A row of work, its digest verified. Only what is live keeps it from being ready: a claim that
-    is held, or a time that is still to come."""
+    """A row of work, verified. `live` says that its state holds still: a claim that has died holds
+    nothing any more, and what was delayed until now is ready."""
     (
         session, work, seq, key, kind, delivery, slot, merge, state, available_at_ms,
         enqueued_at_ms, items, digest, attempts, max_attempts, last_error, owner, settled, process,
         event,
     ) = row  # fmt: skip
     packed = bytes(items)
-    done = state == "done"
+    done, claimed = state == "done", state == "claimed"
+    reason = _damage(kind, delivery, slot, state, seq, attempts)
     if not done and work_digest(tenant, session, work, packed) != bytes(digest):
-        raise Corrupt(table="work", key=f"{session}/{work}", reason="its digest does not match")
-    if min(seq, attempts) < 0:
-        raise Corrupt(table="work", key=f"{session}/{work}", reason="a counter is negative")
-    claimed = state == "claimed"
+        reason = "its digest does not match"
+    if reason:
+        raise Corrupt(table="work", key=f"{session}/{work}", reason=reason)
+    if not live:
+        tried = claimed and max_attempts is not None and attempts >= max_attempts
+        state = "dead" if tried else "ready"
     return Work(
         session=session,
         work=work,
@@ -142,7 +148,7 @@ def work_of(tenant: str, live: bool, row: Sequence[Any]) -> Work:
         delivery=delivery,
         slot=slot,
         merge=merge,
-        state="ready" if state in ("claimed", "delayed") and not live else state,
+        state=state,
         available_at_ms=available_at_ms,
         enqueued_at_ms=enqueued_at_ms,
         items=() if done else _items(work, packed),
@@ -153,6 +159,21 @@ def work_of(tenant: str, live: bool, row: Sequence[Any]) -> Work:
         settled_by=settled,
         wake=None if process is None else WakeOrigin(process=process, sequence=event),
     )
+
+
+def _damage(
+    kind: object, delivery: object, slot: object, state: object, seq: int, attempts: int
+) -> str:
+    """What is wrong with a row whatever it holds; nothing when it is sound."""
+    for name, value, known in (
+        ("kind", kind, WorkKind),
+        ("delivery", delivery, Delivery),
+        ("slot", slot, Slot),
+        ("state", state, WorkState),
+    ):
+        if value not in get_args(known):
+            return f"its {name} is none that there is"
+    return "a counter is negative" if min(seq, attempts) < 0 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +227,15 @@ def explain_claim_work(session: str, fence: Fence | None) -> Callable[[LaneFacts
 
 def claim_params(tenant: str, claim: Claim) -> dict[str, Any]:
     """A claim that is presented again, checked."""
-    if not claim.work:
-        raise Invalid(field="claim.work", reason="a claim is of some work")
+    names = [work.work for work in claim.work]
+    if not names or len(set(names)) != len(names):
+        raise Invalid(field="claim.work", reason="a claim names each of its works once")
     return {
         "tenant": tenant,
         "session": check_id("claim.session", claim.session),
         "claim": check_id("claim.claim", claim.claim),
         "claim_token": check_id("claim.token", claim.token),
-        "works": [(check_id("claim.work", work.work),) for work in claim.work],
+        "works": [(check_id("claim.work", name),) for name in names],
     }
 
 

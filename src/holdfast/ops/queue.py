@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.contract.errors import StoreBusy, WorkUnknown
+from holdfast.contract.errors import Corrupt, StoreBusy, WorkUnknown
 from holdfast.contract.queue import (
     Claim,
     Claimed,
@@ -17,6 +17,7 @@ from holdfast.contract.queue import (
 from holdfast.contract.records import Fence, Holder, Lane, Page
 from holdfast.core import queue, sessions
 from holdfast.core.turns import fence_params
+from holdfast.ops.lanes import RELEASE
 from holdfast.ops.op import ASK_AGAIN, Op, Stmt, call, guarded, guarded_rows, one
 
 Row = tuple[Any, ...]
@@ -118,7 +119,7 @@ def claim(tenant: str, wish: Wish) -> Op[Claimed]:
     why_not, next_at_ms = rows[0][:2]
     if why_not is not None:
         return Claimed(why_not=why_not, next_at_ms=next_at_ms)
-    return Claimed(claim=_claim(tenant, wish, rows))
+    return Claimed(claim=(yield from _claim(tenant, wish, rows)))
 
 
 def claim_next(tenant: str, wish: Wish) -> Op[ClaimedNext]:
@@ -129,7 +130,7 @@ def claim_next(tenant: str, wish: Wish) -> Op[ClaimedNext]:
         return ClaimedNext(
             why_not="contended" if why_not == "again" else why_not, next_at_ms=next_at_ms
         )
-    taken = _claim(tenant, wish, rows)
+    taken = yield from _claim(tenant, wish, rows)
     displaced = None
     if owner is not None and expires is not None:
         displaced = Holder(owner=owner, generation=old_generation, expires_at_ms=expires)
@@ -145,9 +146,20 @@ def claim_next(tenant: str, wish: Wish) -> Op[ClaimedNext]:
     return ClaimedNext(lane=lane, claim=taken)
 
 
-def _claim(tenant: str, wish: Wish, rows: list[Row]) -> Claim:
+def _claim(tenant: str, wish: Wish, rows: list[Row]) -> Op[Claim]:
+    """The claim of these rows. One that cannot be read is given back, with its lane, so that it
+    is not held by nobody where the statement was a transaction of its own."""
     generation, redelivered = rows[0][2], rows[0][7]
-    works = tuple(queue.work_of(tenant, True, row[10:]) for row in rows)
+    try:
+        works = tuple(queue.work_of(tenant, True, row[10:]) for row in rows)
+    except Corrupt as damage:
+        held = {"tenant": tenant, "session": rows[0][10]}
+        token = {"claim": wish.claim, "claim_token": wish.claim_token}
+        yield from one(ABANDON, **held, **token, error=damage.reason, delay_ms=0, dead=False)
+        if wish.session is None:
+            fence = {"fence_owner": wish.owner, "fence_token": wish.lane_token}
+            yield from call(RELEASE, **held, **fence, fence_generation=generation)
+        raise
     return Claim(
         session=works[0].session,
         claim=wish.claim,
@@ -177,7 +189,9 @@ def abandon(tenant: str, claim: Claim, error: str | None, delay_ms: int, dead: b
 
 
 def cancel(tenant: str, session: str, work: str) -> Op[Work | None]:
-    """Remove work that nobody holds."""
+    """Remove work that nobody holds. It is read first, so that what is damaged is not removed."""
+    if (yield from get(tenant, session, work)) is None:
+        return None
     row = yield from one(CANCEL, tenant=tenant, session=session, work=work)
     return None if row is None else queue.work_of(tenant, bool(row[0]), row[1:])
 
@@ -219,7 +233,7 @@ def dead_page(tenant: str, after: tuple[str, int], limit: int) -> Op[Page[Work]]
     rows = yield from call(
         DEAD, tenant=tenant, after_session=after[0], after=after[1], limit=limit + 1
     )
-    shown = tuple(queue.work_of(tenant, False, row[1:]) for row in rows[:limit])
+    shown = tuple(queue.work_of(tenant, bool(row[0]), row[1:]) for row in rows[:limit])
     more = f"{shown[-1].seq}.{shown[-1].session}" if len(rows) > limit else None
     return Page(items=shown, next=more)
 

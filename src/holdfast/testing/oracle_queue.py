@@ -1,9 +1,9 @@
 """The oracle's queue: the work that waits for a session, who has taken it, and whether that lasts.
 
 A claim is never taken back by anybody: it holds as long as its lane or its time, and nothing when
-that is over. Where the contract leaves a choice, the oracle takes the one the stores took: what was
-claimed too often becomes dead when its session is next looked at by somebody who may claim; a claim
-finds its fault before it finds that its lane is another's.
+that is over. Where the contract leaves a choice, the oracle takes the one the stores took: what
+died with its last claim is told why when its session is next looked at by somebody who may claim;
+a claim finds its fault before it finds that its lane is another's.
 
 Which session has waited longest depends on what a store remembers of the past, so the oracle is
 told which one was taken, and judges whether it could be.
@@ -70,10 +70,10 @@ class OracleQueue:
     def _state(self, found: StoredSession, work: StoredWork) -> WorkState:
         if work.settled_by is not None:
             return "done"
-        if work.dead:
-            return "dead"
         if self._held(found, work):
             return "claimed"
+        if work.dead or self._spent(work):
+            return "dead"
         return "delayed" if work.available_at_ms > self._now() else "ready"
 
     def _record(self, found: StoredSession, work: StoredWork) -> Work:
@@ -241,11 +241,7 @@ class OracleQueue:
     def choices(self) -> list[str]:
         """The sessions that somebody who takes the next one may get."""
         free = [found for found in self._sessions() if self._lanes._live_lane(found) is None]
-        return [
-            found.id
-            for found in free
-            if any(not self._spent(work) for work in self._claimable(found))
-        ]
+        return [found.id for found in free if self._claimable(found)]
 
     def undecided(self) -> bool:
         """Whether some work would be dead if its session were looked at."""
@@ -350,7 +346,7 @@ class OracleQueue:
         state = self._state(*there)
         if state != "dead":
             raise WorkNotDead(session=session, work=work, state=state)
-        there[1].dead, there[1].attempts = False, 0
+        there[1].dead, there[1].attempts, there[1].claim = False, 0, None
         there[1].available_at_ms = self._now() + delay_ms
         return self._record(*there)
 
@@ -404,7 +400,7 @@ class OracleQueue:
             self._record(found, work)
             for found in sorted(self._sessions(), key=lambda found: found.id)
             for work in found.work
-            if work.dead
+            if self._state(found, work) == "dead"
         ]
         return page_of(gone, after, limit)
 
@@ -419,13 +415,7 @@ class OracleQueue:
 
     def why(self, session: str, *, boundary: str = "idle", kind: str = "any") -> Claimed:
         found = self._lanes._live(session)
-        spent = [w for w in found.work if self._spent(w) and not self._held(found, w)]
-        seen = found.work
-        # A claim would find these dead.
-        found.work = [work for work in seen if work not in spent]
-        refusal = self._refusal(found, boundary, kind)
-        found.work = seen
-        return refusal or Claimed()
+        return self._refusal(found, boundary, kind) or Claimed()
 
     def prune(self, *, limit: int = 1000) -> int:
         """Which ones are forgotten first is left open, so it is asked to forget all."""

@@ -119,10 +119,11 @@ WHERE w.tenant = :tenant AND w.session = s.session AND w.work = :work AND w.stat
     WHEN w.claim_generation IS NULL THEN w.claim_expires_at_ms > s.now
     ELSE w.claim_generation = s.lane_generation AND s.lane_token IS NOT NULL
       AND s.lane_expires_at_ms > s.now END, false)) -- guard: unheld
-RETURNING w.state = 'delayed' AND w.available_at_ms > s.now AS live,
+RETURNING w.state IN ('ready', 'dead') OR (w.state = 'delayed' AND w.available_at_ms > s.now)
+    AS live,
   w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
-  w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
-  w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
+  w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts, w.last_error,
+  w.claim_owner, w.settled_turn, w.process, w.event
 
 -- name: queue.requeue
 -- Puts dead work back at its place, as if it had never been tried.
@@ -131,16 +132,21 @@ RETURNING w.state = 'delayed' AND w.available_at_ms > s.now AS live,
 -- explains: known, deleted, state
 -- step: guard
 WITH held AS MATERIALIZED (
-  SELECT s.session FROM {schema}.session s WHERE s.tenant = :tenant AND s.session = :session
+  SELECT s.session, s.lane_token, s.lane_generation, s.lane_expires_at_ms
+  FROM {schema}.session s WHERE s.tenant = :tenant AND s.session = :session
     AND s.deleted_at_ms IS NULL FOR NO KEY UPDATE
 ), timed AS MATERIALIZED (
-  SELECT h.session, c.now, c.now + :delay_ms::bigint AS at
+  SELECT h.*, c.now, c.now + :delay_ms::bigint AS at
   FROM held h CROSS JOIN (SELECT {schema}.now_ms() AS now) c
 ), back AS (
   UPDATE {schema}.work w SET state = CASE WHEN t.at > t.now THEN 'delayed' ELSE 'ready' END,
-    available_at_ms = t.at, attempts = 0
+    available_at_ms = t.at, attempts = 0, claim = NULL, claim_token = NULL, claim_owner = NULL,
+    claim_generation = NULL, claimed_at_ms = NULL, claim_expires_at_ms = NULL
   FROM timed t WHERE w.tenant = :tenant AND w.session = t.session AND w.work = :work
-    AND w.state = 'dead'
+    AND (w.state = 'dead' OR (w.state = 'claimed' AND w.attempts >= w.max_attempts
+      AND CASE WHEN w.claim_generation IS NULL THEN w.claim_expires_at_ms <= t.now
+        ELSE w.claim_generation <> t.lane_generation OR t.lane_token IS NULL
+          OR t.lane_expires_at_ms <= t.now END))
   RETURNING w.seq, t.at
 ), due AS (
   UPDATE {schema}.session s SET due_at_ms = least(s.due_at_ms,
@@ -150,11 +156,10 @@ WITH held AS MATERIALIZED (
 SELECT seq FROM back
 -- step: refused
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
-  CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= c.now THEN 'ready'
-    ELSE w.state END AS state
+  CASE WHEN w.until_ms > c.now THEN w.state ELSE w.then_state END AS state
 FROM (SELECT {schema}.now_ms() AS now) c
 LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
-LEFT JOIN {schema}.work_held w ON w.tenant = :tenant AND w.session = :session AND w.work = :work
+LEFT JOIN {schema}.work_seen w ON w.tenant = :tenant AND w.session = :session AND w.work = :work
 
 -- name: queue.why
 -- What stands at the head of an inbox, and what else there is: why a claim finds nothing.
@@ -163,24 +168,36 @@ LEFT JOIN {schema}.work_held w ON w.tenant = :tenant AND w.session = :session AN
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   s.lane_token IS NOT NULL AND s.lane_expires_at_ms > c.now AS lane_live, s.lane_expires_at_ms,
   f.kind, f.delivery,
-  EXISTS (SELECT FROM {schema}.work_held w WHERE w.tenant = :tenant AND w.session = :session
-    AND w.state = 'claimed' AND w.held_until_ms > c.now) AS any_claimed,
+  EXISTS (SELECT FROM {schema}.work_seen w WHERE w.tenant = :tenant AND w.session = :session
+    AND w.state = 'claimed' AND w.until_ms > c.now) AS any_claimed,
   least(
-    (SELECT min(w.available_at_ms) FROM {schema}.work w
-      WHERE w.tenant = :tenant AND w.session = :session AND w.state = 'delayed'),
-    (SELECT min(w.claim_expires_at_ms) FROM {schema}.work w
-      WHERE w.tenant = :tenant AND w.session = :session AND w.state = 'claimed'
-        AND w.claim_generation IS NULL AND w.claim_expires_at_ms > c.now)) AS next_at_ms
-FROM (SELECT {schema}.now_ms() AS now OFFSET 0) c
+    (SELECT w.available_at_ms FROM {schema}.work w WHERE w.tenant = :tenant
+      AND w.session = :session AND w.state = 'delayed' ORDER BY w.available_at_ms LIMIT 1),
+    (SELECT w.claim_expires_at_ms FROM {schema}.work w WHERE w.tenant = :tenant
+      AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NULL
+      AND w.claim_expires_at_ms > c.now ORDER BY w.claim_expires_at_ms LIMIT 1)) AS next_at_ms
+FROM (SELECT {schema}.now_ms() AS now) c
 LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
-LEFT JOIN {schema}.work f ON f.tenant = :tenant AND f.session = :session AND f.seq = least(
-  (SELECT min(w.seq) FROM {schema}.work w
-    WHERE w.tenant = :tenant AND w.session = :session AND w.state = 'ready'),
-  (SELECT min(w.seq) FROM {schema}.work w WHERE w.tenant = :tenant AND w.session = :session
-    AND w.state = 'delayed' AND w.available_at_ms <= c.now),
-  (SELECT min(w.seq) FROM {schema}.work_held w WHERE w.tenant = :tenant AND w.session = :session
-    AND w.state = 'claimed' AND w.held_until_ms <= c.now
-    AND (w.max_attempts IS NULL OR w.attempts < w.max_attempts)))
+LEFT JOIN LATERAL (
+  SELECT x.kind, x.delivery FROM (
+    (SELECT w.seq, w.kind, w.delivery FROM {schema}.work w WHERE w.tenant = :tenant
+      AND w.session = :session AND w.state = 'ready' ORDER BY w.seq LIMIT 1)
+    UNION ALL
+    (SELECT w.seq, w.kind, w.delivery FROM {schema}.work w WHERE w.tenant = :tenant
+      AND w.session = :session AND w.state = 'delayed' AND w.available_at_ms <= c.now
+      ORDER BY w.seq LIMIT 1)
+    UNION ALL
+    (SELECT w.seq, w.kind, w.delivery FROM {schema}.work w WHERE w.tenant = :tenant
+      AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NOT NULL
+      AND w.claim_generation < CASE WHEN s.lane_token IS NOT NULL AND s.lane_expires_at_ms > c.now
+        THEN s.lane_generation ELSE 9223372036854775807 END
+      AND coalesce(w.attempts < w.max_attempts, true) ORDER BY w.seq LIMIT 1)
+    UNION ALL
+    (SELECT w.seq, w.kind, w.delivery FROM {schema}.work w WHERE w.tenant = :tenant
+      AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NULL
+      AND w.claim_expires_at_ms <= c.now AND coalesce(w.attempts < w.max_attempts, true)
+      ORDER BY w.seq LIMIT 1)
+  ) x ORDER BY x.seq LIMIT 1) f ON true
 
 -- name: queue.prune
 -- Forgets keys of settled work whose time is over.
@@ -204,11 +221,11 @@ SELECT count(*) AS pruned FROM gone
 -- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
 -- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
 -- returns: settled_turn, process, event
-SELECT w.held_until_ms > c.now AS live,
+SELECT w.until_ms > c.now AS live,
   w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
   w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
   w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
-FROM {schema}.work_held w
+FROM {schema}.work_seen w
 CROSS JOIN (SELECT {schema}.now_ms() AS now) c
 WHERE w.tenant = :tenant AND w.session = :session AND w.work = :work
 
@@ -218,11 +235,11 @@ WHERE w.tenant = :tenant AND w.session = :session AND w.work = :work
 -- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
 -- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
 -- returns: settled_turn, process, event
-SELECT w.held_until_ms > c.now AS live,
+SELECT w.until_ms > c.now AS live,
   w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
   w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
   w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
-FROM {schema}.work_held w
+FROM {schema}.work_seen w
 CROSS JOIN (SELECT {schema}.now_ms() AS now) c
 WHERE w.tenant = :tenant AND w.session = :session AND w.key = :key
 
@@ -233,15 +250,15 @@ WHERE w.tenant = :tenant AND w.session = :session AND w.key = :key
 -- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
 -- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
 -- returns: settled_turn, process, event
-SELECT w.held_until_ms > c.now AS live,
+SELECT w.until_ms > c.now AS live,
   w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
   w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
   w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
-FROM {schema}.work_held w
+FROM {schema}.work_seen w
 CROSS JOIN (SELECT {schema}.now_ms() AS now) c
 WHERE w.tenant = :tenant AND w.session = :session AND w.seq > :after::bigint
-  AND CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= c.now THEN 'ready'
-    ELSE w.state END = ANY (:states.state::text[])
+  AND CASE WHEN w.until_ms > c.now THEN w.state ELSE w.then_state END
+    = ANY (:states.state::text[])
 ORDER BY w.seq LIMIT :limit
 
 -- name: queue.dead
@@ -250,21 +267,33 @@ ORDER BY w.seq LIMIT :limit
 -- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
 -- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
 -- returns: settled_turn, process, event
-SELECT false AS live, w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key,
-  w.state, w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
-  w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
-FROM {schema}.work w
-WHERE w.tenant = :tenant AND w.state = 'dead'
-  AND (w.session, w.seq) > (:after_session::text, :after::bigint)
-ORDER BY w.session, w.seq LIMIT :limit
+SELECT live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms,
+  enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner, settled_turn,
+  process, event
+FROM (
+  SELECT true AS live, w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key,
+    w.state, w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
+    w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
+  FROM {schema}.work w
+  WHERE w.tenant = :tenant AND w.state = 'dead'
+    AND (w.session, w.seq) > (:after_session::text, :after::bigint)
+  UNION ALL
+  SELECT false AS live, w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key,
+    w.state, w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
+    w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
+  FROM {schema}.work_seen w CROSS JOIN (SELECT {schema}.now_ms() AS now) c
+  WHERE w.tenant = :tenant AND w.state = 'claimed' AND w.attempts >= w.max_attempts
+    AND w.until_ms <= c.now AND (w.session, w.seq) > (:after_session::text, :after::bigint)
+) w
+ORDER BY session, seq LIMIT :limit
 
 -- name: queue.counts
 -- How much work there is in each state, of a session.
 -- mode: read
 -- returns: state, number
-SELECT CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= c.now THEN 'ready'
-  ELSE w.state END AS state, count(*) AS number
-FROM {schema}.work_held w
+SELECT CASE WHEN w.until_ms > c.now THEN w.state ELSE w.then_state END
+  AS state, count(*) AS number
+FROM {schema}.work_seen w
 CROSS JOIN (SELECT {schema}.now_ms() AS now) c
 WHERE w.tenant = :tenant AND w.session = :session
 GROUP BY 1
@@ -273,9 +302,9 @@ GROUP BY 1
 -- How much work there is in each state, of all sessions.
 -- mode: read
 -- returns: state, number
-SELECT CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= c.now THEN 'ready'
-  ELSE w.state END AS state, count(*) AS number
-FROM {schema}.work_held w
+SELECT CASE WHEN w.until_ms > c.now THEN w.state ELSE w.then_state END
+  AS state, count(*) AS number
+FROM {schema}.work_seen w
 CROSS JOIN (SELECT {schema}.now_ms() AS now) c
 WHERE w.tenant = :tenant
 GROUP BY 1

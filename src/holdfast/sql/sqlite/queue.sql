@@ -71,7 +71,7 @@ WHERE :next OR s.session IS NOT NULL AND s.deleted_at_ms IS NULL
     ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token
       AND s.lane_generation = :fence_generation AND s.lane_expires_at_ms > :now END -- guard: fence
 -- step: when waits
-UPDATE work INDEXED BY work_claim SET state = 'dead', claim = NULL, claim_token = NULL,
+UPDATE work INDEXED BY work_last_try SET state = 'dead', claim = NULL, claim_token = NULL,
   claim_owner = NULL, claim_generation = NULL, claimed_at_ms = NULL, claim_expires_at_ms = NULL,
   last_error = coalesce(last_error, 'whoever had claimed it went away')
 WHERE tenant = :tenant AND session = :at_session AND state = 'claimed'
@@ -213,16 +213,16 @@ FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :sessi
 -- mode: write
 -- returns: returned
 -- step: rows
-SELECT count(*) AS returned FROM work_held w
+SELECT count(*) AS returned FROM work_seen w
 WHERE w.tenant = :tenant AND w.session = :session AND w.claim = :claim AND w.state = 'claimed'
-  AND w.claim_token = :claim_token AND w.held_until_ms > :now
+  AND w.claim_token = :claim_token AND w.until_ms > :now
 -- step: plain
 UPDATE session SET due_at_ms = min(due_at_ms, max(:now + :delay_ms,
   CASE WHEN lane_token IS NULL THEN 0 ELSE lane_expires_at_ms END))
 WHERE tenant = :tenant AND session = :session AND EXISTS (
-  SELECT 1 FROM work_held w WHERE w.tenant = :tenant AND w.session = :session
+  SELECT 1 FROM work_seen w WHERE w.tenant = :tenant AND w.session = :session
   AND w.claim = :claim AND w.state = 'claimed' AND w.claim_token = :claim_token
-  AND w.held_until_ms > :now)
+  AND w.until_ms > :now)
 -- step: plain
 UPDATE work SET
   state = CASE WHEN :dead OR coalesce(attempts >= max_attempts, 0) THEN 'dead'
@@ -231,9 +231,9 @@ UPDATE work SET
   claim_token = NULL, claim_owner = NULL, claim_generation = NULL, claimed_at_ms = NULL,
   claim_expires_at_ms = NULL
 WHERE tenant = :tenant AND session = :session AND seq IN (
-  SELECT w.seq FROM work_held w WHERE w.tenant = :tenant AND w.session = :session
+  SELECT w.seq FROM work_seen w WHERE w.tenant = :tenant AND w.session = :session
   AND w.claim = :claim AND w.state = 'claimed' AND w.claim_token = :claim_token
-  AND w.held_until_ms > :now) -- guard: held
+  AND w.until_ms > :now) -- guard: held
 
 -- name: queue.cancel
 -- Removes work that is not done and that no live claim holds.
@@ -242,17 +242,17 @@ WHERE tenant = :tenant AND session = :session AND seq IN (
 -- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
 -- returns: settled_turn, process, event
 -- step: rows
-SELECT w.held_until_ms > :now AS live,
+SELECT w.until_ms > :now AS live,
   w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
   w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
   w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
-FROM work_held w WHERE w.tenant = :tenant AND w.session = :session AND w.work = :work
-  AND w.state <> 'done' AND (w.state <> 'claimed' OR w.held_until_ms <= :now)
+FROM work_seen w WHERE w.tenant = :tenant AND w.session = :session AND w.work = :work
+  AND w.state <> 'done' AND (w.state <> 'claimed' OR w.until_ms <= :now)
 -- step: plain
 DELETE FROM work WHERE tenant = :tenant AND session = :session AND seq = (
-  SELECT w.seq FROM work_held w WHERE w.tenant = :tenant AND w.session = :session
+  SELECT w.seq FROM work_seen w WHERE w.tenant = :tenant AND w.session = :session
   AND w.work = :work AND w.state <> 'done'
-  AND (w.state <> 'claimed' OR w.held_until_ms <= :now)) -- guard: unheld
+  AND (w.state <> 'claimed' OR w.until_ms <= :now)) -- guard: unheld
 
 -- name: queue.requeue
 -- Puts dead work back at its place, as if it had never been tried.
@@ -260,11 +260,13 @@ DELETE FROM work WHERE tenant = :tenant AND session = :session AND seq = (
 -- returns: seq
 -- explains: known, deleted, state
 -- step: guard
-SELECT w.seq FROM work w INDEXED BY work_id
-WHERE w.tenant = :tenant AND w.session = :session AND w.work = :work AND w.state = 'dead'
+SELECT w.seq FROM work_seen w
+WHERE w.tenant = :tenant AND w.session = :session AND w.work = :work
+  AND CASE WHEN w.until_ms > :now THEN w.state ELSE w.then_state END = 'dead'
 -- step: plain
 UPDATE work SET state = CASE WHEN :delay_ms > 0 THEN 'delayed' ELSE 'ready' END,
-  available_at_ms = :now + :delay_ms, attempts = 0
+  available_at_ms = :now + :delay_ms, attempts = 0, claim = NULL, claim_token = NULL,
+  claim_owner = NULL, claim_generation = NULL, claimed_at_ms = NULL, claim_expires_at_ms = NULL
 WHERE tenant = :tenant AND session = :session AND seq = :seq
 -- step: plain
 UPDATE session SET due_at_ms = min(coalesce(due_at_ms, 9223372036854775807), max(:now + :delay_ms,
@@ -272,11 +274,10 @@ UPDATE session SET due_at_ms = min(coalesce(due_at_ms, 9223372036854775807), max
 WHERE tenant = :tenant AND session = :session
 -- step: refused
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
-  CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= :now THEN 'ready'
-    ELSE w.state END AS state
+  CASE WHEN w.until_ms > :now THEN w.state ELSE w.then_state END AS state
 FROM (SELECT 1)
 LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
-LEFT JOIN work_held w ON w.tenant = :tenant AND w.session = :session AND w.work = :work
+LEFT JOIN work_seen w ON w.tenant = :tenant AND w.session = :session AND w.work = :work
 
 -- name: queue.why
 -- What stands at the head of an inbox, and what else there is: why a claim finds nothing.
@@ -285,8 +286,12 @@ LEFT JOIN work_held w ON w.tenant = :tenant AND w.session = :session AND w.work 
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   coalesce(s.lane_token IS NOT NULL AND s.lane_expires_at_ms > :now, 0) AS lane_live,
   s.lane_expires_at_ms, f.kind, f.delivery,
-  EXISTS (SELECT 1 FROM work_held w WHERE w.tenant = :tenant
-    AND w.session = :session AND w.state = 'claimed' AND w.held_until_ms > :now) AS any_claimed,
+  EXISTS (SELECT 1 FROM work w INDEXED BY work_generation WHERE w.tenant = :tenant
+    AND w.session = :session AND w.state = 'claimed' AND w.claim_generation = s.lane_generation
+    AND s.lane_token IS NOT NULL AND s.lane_expires_at_ms > :now)
+  OR EXISTS (SELECT 1 FROM work w INDEXED BY work_lapse WHERE w.tenant = :tenant
+    AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NULL
+    AND w.claim_expires_at_ms > :now) AS any_claimed,
   (SELECT min(x.at) FROM (
     SELECT min(w.available_at_ms) AS at FROM work w INDEXED BY work_delayed
     WHERE w.tenant = :tenant AND w.session = :session AND w.state = 'delayed'
@@ -304,9 +309,15 @@ LEFT JOIN work f ON f.tenant = :tenant AND f.session = :session AND f.seq = (
     SELECT min(w.seq) FROM work w INDEXED BY work_delayed WHERE w.tenant = :tenant
       AND w.session = :session AND w.state = 'delayed' AND w.available_at_ms <= :now
     UNION ALL
-    SELECT min(w.seq) FROM work_held w WHERE w.tenant = :tenant AND w.session = :session
-      AND w.state = 'claimed' AND w.held_until_ms <= :now
-      AND (w.max_attempts IS NULL OR w.attempts < w.max_attempts)) x)
+    SELECT min(w.seq) FROM work w INDEXED BY work_generation WHERE w.tenant = :tenant
+      AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NOT NULL
+      AND w.claim_generation < CASE WHEN s.lane_token IS NOT NULL AND s.lane_expires_at_ms > :now
+        THEN s.lane_generation ELSE 9223372036854775807 END
+      AND coalesce(w.attempts < w.max_attempts, 1)
+    UNION ALL
+    SELECT min(w.seq) FROM work w INDEXED BY work_lapse WHERE w.tenant = :tenant
+      AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NULL
+      AND w.claim_expires_at_ms <= :now AND coalesce(w.attempts < w.max_attempts, 1)) x)
 
 -- name: queue.prune
 -- Forgets keys of settled work whose time is over.
@@ -326,11 +337,11 @@ DELETE FROM work WHERE (tenant, session, seq) IN (
 -- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
 -- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
 -- returns: settled_turn, process, event
-SELECT w.held_until_ms > :now AS live,
+SELECT w.until_ms > :now AS live,
   w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
   w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
   w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
-FROM work_held w
+FROM work_seen w
 WHERE w.tenant = :tenant AND w.session = :session AND w.work = :work
 
 -- name: queue.by_key
@@ -339,11 +350,11 @@ WHERE w.tenant = :tenant AND w.session = :session AND w.work = :work
 -- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
 -- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
 -- returns: settled_turn, process, event
-SELECT w.held_until_ms > :now AS live,
+SELECT w.until_ms > :now AS live,
   w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
   w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
   w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
-FROM work_held w
+FROM work_seen w
 WHERE w.tenant = :tenant AND w.session = :session AND w.key = :key
 
 -- name: queue.list
@@ -353,14 +364,14 @@ WHERE w.tenant = :tenant AND w.session = :session AND w.key = :key
 -- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
 -- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
 -- returns: settled_turn, process, event
-SELECT w.held_until_ms > :now AS live,
+SELECT w.until_ms > :now AS live,
   w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
   w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
   w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
-FROM work_held w
+FROM work_seen w
 WHERE w.tenant = :tenant AND w.session = :session AND w.seq > :after
-  AND CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= :now THEN 'ready'
-    ELSE w.state END IN (SELECT value FROM json_each(:states.state))
+  AND CASE WHEN w.until_ms > :now THEN w.state ELSE w.then_state END
+    IN (SELECT value FROM json_each(:states.state))
 ORDER BY w.seq LIMIT :limit
 
 -- name: queue.dead
@@ -369,21 +380,35 @@ ORDER BY w.seq LIMIT :limit
 -- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
 -- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
 -- returns: settled_turn, process, event
-SELECT 0 AS live, w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key,
-  w.state, w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
-  w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
-FROM work w INDEXED BY work_dead
-WHERE w.tenant = :tenant AND w.state = 'dead'
-  AND (w.session, w.seq) > (:after_session, :after)
-ORDER BY w.session, w.seq LIMIT :limit
+SELECT live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms,
+  enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner, settled_turn,
+  process, event
+FROM (
+  SELECT 1 AS live, w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key,
+    w.state, w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
+    w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
+  FROM work w INDEXED BY work_dead
+  WHERE w.tenant = :tenant AND w.state = 'dead' AND (w.session, w.seq) > (:after_session, :after)
+  UNION ALL
+  SELECT 0 AS live, w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key,
+    w.state, w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
+    w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
+  FROM work w INDEXED BY work_last_try
+  CROSS JOIN session s ON s.tenant = w.tenant AND s.session = w.session
+  WHERE w.tenant = :tenant AND w.state = 'claimed' AND w.attempts >= w.max_attempts
+    AND (w.session, w.seq) > (:after_session, :after)
+    AND CASE WHEN w.claim_generation IS NULL THEN w.claim_expires_at_ms <= :now
+      ELSE w.claim_generation <> s.lane_generation OR s.lane_token IS NULL
+        OR s.lane_expires_at_ms <= :now END)
+ORDER BY session, seq LIMIT :limit
 
 -- name: queue.counts
 -- How much work there is in each state, of a session.
 -- mode: read
 -- returns: state, number
-SELECT CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= :now THEN 'ready'
-  ELSE w.state END AS state, count(*) AS number
-FROM work_held w
+SELECT CASE WHEN w.until_ms > :now THEN w.state ELSE w.then_state END
+  AS state, count(*) AS number
+FROM work_seen w
 WHERE w.tenant = :tenant AND w.session = :session
 GROUP BY 1
 
@@ -391,8 +416,8 @@ GROUP BY 1
 -- How much work there is in each state, of all sessions.
 -- mode: read
 -- returns: state, number
-SELECT CASE WHEN w.state IN ('claimed', 'delayed') AND w.held_until_ms <= :now THEN 'ready'
-  ELSE w.state END AS state, count(*) AS number
-FROM work_held w
+SELECT CASE WHEN w.until_ms > :now THEN w.state ELSE w.then_state END
+  AS state, count(*) AS number
+FROM work_seen w
 WHERE w.tenant = :tenant
 GROUP BY 1

@@ -57,15 +57,20 @@ CREATE INDEX work_generation ON {schema}.work (tenant, session, claim_generation
 CREATE INDEX work_lapse ON {schema}.work (tenant, session, claim_expires_at_ms, seq)
   WHERE state = 'claimed' AND claim_generation IS NULL;
 CREATE INDEX work_dead ON {schema}.work (tenant, session, seq) WHERE state = 'dead';
+CREATE INDEX work_last_try ON {schema}.work (tenant, session, seq)
+  WHERE state = 'claimed' AND attempts >= max_attempts;
 CREATE INDEX work_kept ON {schema}.work (tenant, keep_until_ms) WHERE state = 'done';
 
--- Work, and until when it waits for something else than to be claimed: for its own time, or for the
--- end of a claim, which holds as long as its lane or its own time.
-CREATE VIEW {schema}.work_held AS
-SELECT w.*, CASE WHEN w.state = 'delayed' THEN w.available_at_ms WHEN w.state <> 'claimed' THEN 0
+-- Work, until when its state holds, and what it is from then on: a claim ends with its lane, or
+-- at its own time, and so does a delay. The next claim writes it down; whoever reads knows before.
+CREATE VIEW {schema}.work_seen AS
+SELECT w.*, CASE WHEN w.state = 'delayed' THEN w.available_at_ms
+  WHEN w.state <> 'claimed' THEN 9223372036854775807
   WHEN w.claim_generation IS NULL THEN w.claim_expires_at_ms
   WHEN w.claim_generation = s.lane_generation AND s.lane_token IS NOT NULL
-  THEN s.lane_expires_at_ms ELSE 0 END AS held_until_ms
+  THEN s.lane_expires_at_ms ELSE 0 END AS until_ms,
+  CASE WHEN w.state = 'claimed' AND w.attempts >= w.max_attempts THEN 'dead' ELSE 'ready' END
+  AS then_state
 FROM {schema}.work w JOIN {schema}.session s ON s.tenant = w.tenant AND s.session = w.session;
 
 -- Puts work into the inbox of a session; no row when the session is not there. The locked session
