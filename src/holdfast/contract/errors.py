@@ -164,6 +164,88 @@ class WorkNotDead(Refused):
     state: str
 
 
+class ProcessUnknown(Refused):
+    """process {process!r} does not exist: register it first"""
+
+    code = "process-unknown"
+    process: str
+
+
+class ProcessPruned(Refused):
+    """process {process!r} has ended and is not retained any more; its id is never used again"""
+
+    code = "process-pruned"
+    process: str
+
+
+class ProcessConflict(Refused):
+    """process {process!r} is registered as another one: a retry must repeat the registration,
+    another process needs another id"""
+
+    code = "process-conflict"
+    process: str
+
+
+class ProcessEnded(Refused):
+    """process {process!r} is {state} already: what it came to never changes"""
+
+    code = "process-ended"
+    process: str
+    state: str
+
+
+class EventUndeclared(Refused):
+    """process {process!r} has not declared events of type {type!r}: declare it when the process is
+    registered"""
+
+    code = "event-undeclared"
+    process: str
+    type: str
+
+
+class EventConflict(Refused):
+    """process {process!r} has another event with key {key!r}: a retry must repeat the event,
+    another event needs another key"""
+
+    code = "event-conflict"
+    process: str
+    key: str
+
+
+class PayloadRejected(Refused):
+    """{field}: {reason}, as the declared type {type!r} of event demands"""
+
+    code = "payload-rejected"
+    field: str
+    type: str
+    reason: str
+
+
+class EndForbidden(Refused):
+    """process {process!r} is ended by who holds its lease, or by an operator who says so: claim it,
+    or name the authority"""
+
+    code = "end-forbidden"
+    process: str
+
+
+class NotRecoverable(Refused):
+    """process {process!r} is {recovery} and {reason}: nobody may run it now"""
+
+    code = "not-recoverable"
+    process: str
+    recovery: str
+    reason: str
+
+
+class GrantUnknown(Refused):
+    """scope {scope!r} has no grant for process {process!r}: nothing was changed"""
+
+    code = "grant-unknown"
+    scope: str
+    process: str
+
+
 class NotRetained(Refused):
     """{what} of session {session!r} is not retained any more: choose a retained revision"""
 
@@ -295,6 +377,23 @@ class ClaimLost(Superseded):
     code = "claim-lost"
     session: str
     claim: str
+
+
+class LeaseBusy(Superseded):
+    """process {process!r} is being run by {owner!r} until {expires_at_ms}: wait, or give up"""
+
+    code = "lease-busy"
+    process: str
+    owner: str
+    generation: int
+    expires_at_ms: int
+
+
+class LeaseLost(Superseded):
+    """the lease of process {process!r} is not held by this proof any more: stop, and claim again"""
+
+    code = "lease-lost"
+    process: str
 
 
 # --- Unavailable: the same request may succeed later
