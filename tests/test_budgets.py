@@ -108,13 +108,15 @@ async def _fill(url: str) -> None:
         await grow(store, "template", 6, components=3)
         await store.sessions.commit(turn("template", "t0"))
         await store.sessions.rewind("template", turn="back", revision=1, reason="why")
+        await store.queue.enqueue(NewWork(session="template", payloads=["body"], key="key"))
     connection = await asyncpg.connect(url)
     try:
         await connection.execute("SET search_path TO holdfast")
         tables = await connection.fetch(
             "SELECT table_name AS name, array_agg(column_name::text) AS columns"
             " FROM information_schema.columns WHERE table_schema = 'holdfast'"
-            " AND is_generated = 'NEVER' GROUP BY 1"
+            " AND is_generated = 'NEVER' AND table_name IN (SELECT table_name"
+            " FROM information_schema.tables WHERE table_type = 'BASE TABLE') GROUP BY 1"
         )
         for name, columns in sorted((t["name"], t["columns"]) for t in tables):
             if "session" not in columns:
