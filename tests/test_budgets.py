@@ -19,6 +19,7 @@ import pytest
 
 import holdfast
 from holdfast.contract.errors import HeadMoved
+from holdfast.contract.queue import NewWork
 from holdfast.contract.records import NewNode, StateRef, Turn, Usage
 from holdfast.engine.postgres_calls import Text, compiled
 from holdfast.engine.sqlite_run import CompiledPart, scripts
