@@ -12,7 +12,7 @@ from typing import Literal, get_origin
 import pytest
 
 import holdfast
-from holdfast.contract import errors, queue, records
+from holdfast.contract import errors, processes, queue, records
 
 DRIVERS = {"asyncpg", "apsw"}
 SCREEN = {"click", "rich"}
@@ -72,8 +72,9 @@ def test_every_public_name_is_there() -> None:
     """`__all__` has every error, every record and the doors, each once, and all resolve."""
     names = holdfast.__all__
     assert len(names) == len(set(names))
-    wanted = {"BlockingStore", "Limits", "Store", "__version__", "open", "open_sync"}
-    for module in (errors, records, queue):
+    wanted = {"BlockingStore", "Limits", "Selector", "Store", "__version__"}
+    wanted |= {"open", "open_sync"}
+    for module in (errors, processes, records, queue):
         for name, value in vars(module).items():
             kinds = (errors.HoldfastError, records.Record)
             record = inspect.isclass(value) and issubclass(value, kinds)
