@@ -4,7 +4,8 @@ An expression is read by the parser of the extra `schedules`, which knows Debian
 through time is done here, because it must hold in every zone and at any place to begin with: the
 time line is cut into days of UTC, and the instants of a day follow from nothing but the
 expression, the zone and the day. In a day in which the clocks are left alone they are found by
-adding; in the few others each wall time is asked for by itself.
+adding; in the few others each wall time is asked for by itself. No zone changes its clocks twice
+in a day, there and back.
 """
 
 from __future__ import annotations
@@ -48,16 +49,26 @@ class Calendar:
 
     def blocks(self, after_ms: int, upto_ms: int) -> Iterator[Block]:
         """The instants after one time and up to another, in order and in pieces of a day."""
-        for day in range(max(after_ms + 1, 0) // DAY_MS, min(upto_ms, MAX_TIME_MS) // DAY_MS + 1):
+        upto_ms = min(upto_ms, MAX_TIME_MS)
+        day, last_day = max(after_ms + 1, 0) // DAY_MS, upto_ms // DAY_MS
+        while day <= last_day:
+            there = date.fromordinal(_ORDINAL + day)
+            if there.month not in self.spec.months and 2 < there.day < 27:
+                # No zone is in another month then, and no month ends before its 28th.
+                day += 27 - there.day
+                continue
             for base, added in self._of_day(day):
                 first = bisect_right(added, after_ms - base)
                 last = bisect_right(added, upto_ms - base)
                 if first < last:
                     yield base, added[first:last]
+            day += 1
 
     def _of_day(self, day: int) -> list[Block]:
         """The instants of a day of UTC."""
-        around = [_offset_ms(self.zone, at) for at in (day - 1, day, day + 1, day + 2)]
+        # What is shown again by the day depends on what was shown the day before.
+        first = day - 1 if self.fixed else day
+        around = [_offset_ms(self.zone, at) for at in range(first, day + 2)]
         if any(offset != around[0] for offset in around):
             return [(0, self._changing(day, around))]
         # One offset: the day is the end of one local day and the beginning of another.

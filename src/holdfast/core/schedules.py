@@ -85,12 +85,12 @@ def _stretch(timing: Timing, after_ms: int, upto_ms: int, size: int) -> tuple[in
 
 
 def upcoming(timing: Timing, *, after_ms: int, limit: int = 10) -> tuple[int, ...]:
-    """The next instants of a timing after a time, at most `limit` of them. It asks no store: this
-    is what a schedule with this timing would do."""
+    """The next instants of a timing after a time, at most `limit` of them, and those of the next 50
+    years. It asks no store: this is what a schedule with this timing would do."""
     timing = check_timing(timing)
     check_int("after_ms", after_ms, 0, MAX_TIME_MS)
     check_int("limit", limit, 1, Limits().page)
-    return tuple(islice(instants(timing, after_ms, after_ms + limit * RAREST_MS), limit))
+    return tuple(islice(instants(timing, after_ms, after_ms + RAREST_MS), limit))
 
 
 # --- what may be registered
@@ -352,7 +352,7 @@ def _skipped(timing: Timing, after_ms: int, upto_ms: int, size: int, reason: Ski
 
 def next_instants(plan: Plan, now_ms: int, limit: int) -> tuple[int, ...]:
     """The next instants that will fire when somebody ticks in time: of a paused schedule, those
-    that would if it were resumed now."""
+    that would if it were resumed now. Those of the next 50 years, at most `limit`."""
     after = max(plan.decided_ms, now_ms)
-    upto = min(plan.last_ms, after + limit * RAREST_MS)
+    upto = min(plan.last_ms, after + RAREST_MS)
     return tuple(islice(instants(plan.timing, after, upto), limit))

@@ -1,0 +1,533 @@
+"""Decisions about schedules, without a store: what may be registered, what fires, what is skipped.
+
+Expected values are written by hand; what is searched for is that no instant is lost or doubled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast import Corrupt, Cron, Every, Invalid, Limits, NewSchedule, NotSupported, TooLarge
+from holdfast.contract.limits import MAX_DELAY_MS, MAX_TIME_MS
+from holdfast.contract.schedules import Missed, SkipReason, Timing
+from holdfast.core import schedules
+from holdfast.core.schedules import Decision, Plan, Stretch, due, instants, let_pass
+
+SECOND = 1000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+# 2025-01-01T00:00Z
+NEW_YEAR = 1_735_689_600_000
+MINUTES_OF_A_YEAR = 525_600
+BERLIN, LORD_HOWE, SAO_PAULO = "Europe/Berlin", "Australia/Lord_Howe", "America/Sao_Paulo"
+
+
+def ms(utc: str) -> int:
+    """The instant of a time of UTC."""
+    return int(datetime.fromisoformat(utc).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+# --- what may be registered
+
+NEVER = "no day is ever like that"
+REFUSED: list[tuple[Timing, str, str]] = [
+    (Cron(expression="* * * *"), "timing.expression", "it has 4 fields, not 5"),
+    (Cron(expression="0 * * * * *"), "timing.expression", "it has 6 fields, not 5"),
+    (Cron(expression=""), "timing.expression", "it has 0 fields, not 5"),
+    (Cron(expression="@daily"), "timing.expression", "it has 1 fields, not 5"),
+    (Cron(expression="60 * * * *"), "timing.expression", "its minute '60' is not understood"),
+    (Cron(expression="0 24 * * *"), "timing.expression", "its hour '24' is not understood"),
+    (Cron(expression="0 0 0 * *"), "timing.expression", "its day-of-month '0' is not understood"),
+    (Cron(expression="0 0 * MAI *"), "timing.expression", "its month 'MAI' is not understood"),
+    (Cron(expression="0 0 * * 8"), "timing.expression", "its day-of-week '8' is not understood"),
+    (Cron(expression="*/0 * * * *"), "timing.expression", "its minute '*/0' is not understood"),
+    (Cron(expression="5-1 * * * *"), "timing.expression", "its minute '5-1' is not understood"),
+    (Cron(expression="0 0 30 2 *"), "timing.expression", "its months '2' never have the day '30'"),
+    (Cron(expression="0 0 31 4,6 *"), "timing.expression", "its months '4,6' never have the day"),
+    (Cron(expression="0 0 */20 * 1L"), "timing.expression", NEVER),
+    (Cron(expression="0," * 100 + "0 * * * *"), "timing.expression", "it is up to 200 characters"),
+    (Cron(expression="0 0 * * \u017fun"), "timing.expression", "of ASCII"),
+    (Cron(expression=b"* * * * *"), "timing.expression", "a text is a string, not bytes"),  # type: ignore[arg-type]
+    (Cron(expression="* * * * *", zone="Europe/Atlantis"), "timing.zone", "is not a zone"),
+    (Cron(expression="* * * * *", zone="europe/berlin"), "timing.zone", "is not a zone"),
+    (Cron(expression="* * * * *", zone="../UTC"), "timing.zone", "is not a zone"),
+    (Cron(expression="* * * * *", zone="localtime"), "timing.zone", "is not a zone"),
+    (Cron(expression="* * * * *", zone=""), "timing.zone", "is not a zone"),
+    (Cron(expression="* * * * *", zone=None), "timing.zone", "a text is a string, not NoneType"),  # type: ignore[arg-type]
+    (Every(interval_ms=999), "timing.interval_ms", "999 is not between 1000 and"),
+    (Every(interval_ms=MAX_DELAY_MS + 1), "timing.interval_ms", "is not between 1000 and"),
+    (Every(interval_ms=1000.0), "timing.interval_ms", "an integer is wanted, not float"),  # type: ignore[arg-type]
+    (Every(interval_ms=1000, anchor_ms=-1), "timing.anchor_ms", "-1 is not between 0 and"),
+    ("* * * * *", "timing", "a Cron or an Every is wanted, not str"),  # type: ignore[list-item]
+]
+
+
+@pytest.mark.parametrize(
+    ("timing", "field", "reason"), REFUSED, ids=[repr(row[0])[:60] for row in REFUSED]
+)
+def test_a_timing_that_is_wrong_says_where(timing: Timing, field: str, reason: str) -> None:
+    """The refusal names the field, and the part of the expression."""
+    with pytest.raises(Invalid) as refused:
+        plan(timing)
+    assert refused.value.field == field
+    assert reason in refused.value.reason
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    expression=st.one_of(
+        st.text(max_size=30),
+        st.lists(
+            st.text("0123456789*/,-#LWMONFEB?", min_size=1, max_size=6), min_size=5, max_size=5
+        ).map(" ".join),
+    )
+)
+def test_an_expression_is_kept_or_refused(expression: str) -> None:
+    """Whatever is written there, nothing else is raised."""
+    with contextlib.suppress(Invalid):
+        kept = schedules.check_timing(Cron(expression=expression))
+        assert schedules.first_after(kept, NEW_YEAR) is not None
+
+
+def new_schedule(timing: Timing | None = None, **given: Any) -> NewSchedule:
+    """A schedule of every hour, and what is said besides."""
+    wanted: dict[str, Any] = {
+        "schedule": "rounds",
+        "timing": timing or Every(interval_ms=HOUR),
+        **given,
+    }
+    return NewSchedule(**wanted)
+
+
+def plan(timing: Timing | None = None, **given: Any) -> dict[str, Any]:
+    """What would be written for it."""
+    return schedules.plan_schedule(new_schedule(timing, **given), tenant="t", limits=Limits())
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "reason"),
+    [
+        ({"schedule": ""}, "schedule", "an id has 1 to 200 characters"),
+        ({"missed": "some"}, "missed", "it is one of skip, one, all"),
+        ({"cap": 0}, "cap", "0 is not between 1 and 10000"),
+        ({"cap": 10_001}, "cap", "10001 is not between 1 and 10000"),
+        ({"grace_ms": -1}, "grace_ms", "-1 is not between 0 and"),
+        ({"start_ms": -1}, "start_ms", "-1 is not between 0 and"),
+        ({"until_ms": MAX_TIME_MS + 1}, "until_ms", "is not between 0 and"),
+        ({"start_ms": 1, "until_ms": HOUR - 1}, "until_ms", "no instant lies between"),
+        ({"start_ms": HOUR, "until_ms": 0}, "until_ms", "no instant lies between"),
+        ({"payload": b"raw"}, "payload", "a JSON value is wanted, not bytes"),
+        ({"payload": {"a": float("nan")}}, "payload.a", "nan is not JSON"),
+    ],
+)
+def test_a_schedule_that_is_wrong_says_where(
+    given: dict[str, Any], field: str, reason: str
+) -> None:
+    """The refusal names the field."""
+    with pytest.raises(Invalid) as refused:
+        plan(**given)
+    assert refused.value.field == field
+    assert reason in refused.value.reason
+
+
+def test_the_id_leaves_room_for_the_key() -> None:
+    """The longest id makes a key that is an id itself."""
+    longest = "a" * 160
+    assert plan(schedule=longest)["schedule"] == longest
+    assert len(schedules.instant_key(longest, MAX_TIME_MS)) <= 200
+    with pytest.raises(TooLarge):
+        plan(schedule=longest + "a")
+
+
+def test_a_start_and_an_end_on_the_same_instant_are_one_instant() -> None:
+    """Both ends are included."""
+    begun = schedules.begin(plan(start_ms=at(1), until_ms=at(1)), at(0))
+    assert due(begun, at(1), 10) == Decision(None, (at(1),), at(1), None)
+
+
+def test_it_begins_now_or_at_its_start() -> None:
+    """Without a start the instant of this moment is past; one that replaces never goes back."""
+    assert schedules.begin(plan(), at(1)).decided_ms == at(1)
+    assert schedules.begin(plan(start_ms=at(1)), at(5)).decided_ms == at(1) - 1
+    assert schedules.begin(plan(start_ms=at(9)), at(5)).decided_ms == at(9) - 1
+    assert schedules.begin(plan(), at(5), decided_ms=at(6)).decided_ms == at(6)
+    assert schedules.begin(plan(start_ms=at(1)), at(5), decided_ms=at(6)).decided_ms == at(6)
+    assert schedules.begin(plan(start_ms=at(9)), at(5), decided_ms=at(6)).decided_ms == at(9) - 1
+
+
+# --- as bytes
+
+
+def test_a_timing_is_kept_as_these_bytes() -> None:
+    """What was written by one version is read by the next."""
+    cron = Cron(expression="0 9 * * MON", zone="Europe/Berlin")
+    assert schedules.encode_timing(cron) == (
+        b'{"v":1,"timing":{"type":"cron","expression":"0 9 * * MON","zone":"Europe/Berlin"}}'
+    )
+    every = Every(interval_ms=60_000, anchor_ms=5)
+    assert schedules.encode_timing(every) == (
+        b'{"v":1,"timing":{"type":"every","interval_ms":60000,"anchor_ms":5}}'
+    )
+    for timing in (cron, every):
+        assert schedules.decode_timing("rounds", schedules.encode_timing(timing)) == timing
+
+
+def test_blanks_do_not_make_another_timing() -> None:
+    """The same fields are the same bytes."""
+    assert plan(Cron(expression=" 0  9 * *\tMON "))["timing"] == schedules.encode_timing(
+        Cron(expression="0 9 * * MON")
+    )
+
+
+@pytest.mark.parametrize(
+    "kept", [b"", b"{}", b"\xff", b'{"v":1}', b'{"v":1,"timing":{"type":"moon"}}', b'{"v":"1"}']
+)
+def test_a_damaged_timing_is_corrupt(kept: bytes) -> None:
+    """It names the row."""
+    with pytest.raises(Corrupt) as damaged:
+        schedules.decode_timing("rounds", kept)
+    assert (damaged.value.table, damaged.value.key) == ("schedule", "rounds")
+
+
+def test_a_timing_from_the_future_is_not_damaged() -> None:
+    """It is another holdfast that can read it."""
+    with pytest.raises(NotSupported, match="it has version 2"):
+        schedules.decode_timing("rounds", b'{"v":2,"timing":{"type":"moon","phase":"full"}}')
+
+
+def test_the_digest_proves_each_part() -> None:
+    """None of them can be exchanged, and no byte can go from one to the next."""
+    parts = ("t", "rounds", b"ab", b"cd")
+    others = [("u", "rounds", b"ab", b"cd"), ("t", "round", b"ab", b"cd")]
+    others += [("t", "rounds", b"ax", b"cd"), ("t", "rounds", b"ab", b"cx")]
+    others += [("t", "rounds", b"abc", b"d"), ("t", "rounds", b"a", b"bcd")]
+    digests = {schedules.schedule_digest(*each) for each in [parts, *others]}
+    assert len(digests) == 7
+
+
+def test_the_keys_of_occurrences() -> None:
+    """The same for everybody, and another one for each instant, request and schedule."""
+    assert schedules.instant_key("rounds", 1_735_689_600_000) == "schedule:1735689600000:rounds"
+    assert schedules.run_key("rounds", "r1") == schedules.run_key("rounds", "r1")
+    keys = {
+        schedules.instant_key("a", 5),
+        schedules.instant_key("a:5", 5),
+        schedules.instant_key("5:a", 5),
+        schedules.run_key("a", "b:c"),
+        schedules.run_key("a:b", "c"),
+        schedules.run_key("a", "5"),
+    }
+    assert len(keys) == 6
+    with pytest.raises(Invalid):
+        schedules.run_key("a", "")
+
+
+def test_what_an_occurrence_says() -> None:
+    """The schedule, when or why, and the payload as it was registered."""
+    kept = plan(payload={"room": 4})["payload"]
+    assert schedules.occurrence_payload("rounds", kept, instant_ms=5, request=None) == (
+        b'{"schedule":"rounds","instant_ms":5,"request":null,"payload":{"room":4}}'
+    )
+
+
+# --- what a tick decides, by hand
+
+
+def hourly(missed: Missed, **more: Any) -> Plan:
+    """A schedule of every hour that has nothing decided since New Year."""
+    plan = Plan(Every(interval_ms=HOUR), missed, cap=3, grace_ms=5 * MINUTE, decided_ms=NEW_YEAR)
+    return replace(plan, **more)
+
+
+def at(hour: float) -> int:
+    """So many hours after New Year."""
+    return NEW_YEAR + int(hour * HOUR)
+
+
+def test_on_time_it_fires_whatever_the_policy() -> None:
+    """An instant fires when it is there, and as long as it is no older than the grace."""
+    policies: list[Missed] = ["skip", "one", "all"]
+    for missed in policies:
+        plan = hourly(missed)
+        assert due(plan, at(1) - 1, 10) == Decision(None, (), at(0), at(1))
+        assert due(plan, at(1), 10) == Decision(None, (at(1),), at(1), at(2))
+        assert due(plan, at(1) + 5 * MINUTE, 10).fire == (at(1),)
+
+
+def test_skip_fires_nothing_that_was_missed() -> None:
+    """Five hours late, with none on time, and with one."""
+    late = due(hourly("skip"), at(5.5), 10)
+    assert late == Decision(Stretch(at(1), at(5), 5, "missed"), (), at(5), at(6))
+    late = due(hourly("skip"), at(5), 10)
+    assert late == Decision(Stretch(at(1), at(4), 4, "missed"), (at(5),), at(5), at(6))
+    one_too_old = due(hourly("skip"), at(1) + 5 * MINUTE + 1, 10)
+    assert one_too_old == Decision(Stretch(at(1), at(1), 1, "missed"), (), at(1), at(2))
+
+
+def test_one_fires_the_latest() -> None:
+    """The latest that was missed, unless one on time stands for it."""
+    late = due(hourly("one"), at(5.5), 10)
+    assert late == Decision(Stretch(at(1), at(4), 4, "missed"), (at(5),), at(5), at(6))
+    late = due(hourly("one"), at(5), 10)
+    assert late == Decision(Stretch(at(1), at(4), 4, "missed"), (at(5),), at(5), at(6))
+    assert due(hourly("one"), at(1.5), 10) == Decision(None, (at(1),), at(1), at(2))
+
+
+def test_all_fires_the_latest_up_to_the_cap() -> None:
+    """What is on time is not among those that the cap counts."""
+    late = due(hourly("all"), at(5.5), 10)
+    fire = (at(3), at(4), at(5))
+    assert late == Decision(Stretch(at(1), at(2), 2, "capped"), fire, at(5), at(6))
+    late = due(hourly("all"), at(5), 10)
+    four = (at(2), at(3), at(4), at(5))
+    assert late == Decision(Stretch(at(1), at(1), 1, "capped"), four, at(5), at(6))
+    assert due(hourly("all"), at(3.5), 10).skip is None
+
+
+def test_a_batch_is_followed_by_the_next() -> None:
+    """What does not fit is next, and is due at once."""
+    first = due(hourly("all"), at(5.5), 2)
+    skip = Stretch(at(1), at(2), 2, "capped")
+    assert first == Decision(skip, (at(3), at(4)), at(4), at(5), more=True)
+    second = due(hourly("all", decided_ms=at(4)), at(5.5), 2)
+    assert second == Decision(None, (at(5),), at(5), at(6))
+
+
+def test_a_clock_that_goes_backwards_finds_nothing() -> None:
+    """Neither an hour nor ten years back does anything fire, and what is decided stays."""
+    plan = hourly("all", decided_ms=at(5))
+    for now in (at(5), at(4), at(4) - 3660 * DAY):
+        decision = due(plan, now, 10)
+        assert decision == Decision(None, (), at(5), at(6))
+        assert not decision.changes
+
+
+def test_a_clock_that_leaps_ten_years() -> None:
+    """The leap is one stretch, and the way back finds nothing to do."""
+    now = at(87_672.5)
+    leap = due(hourly("one"), now, 10)
+    assert leap.skip == Stretch(at(1), at(87_671), 87_671, "missed")
+    assert leap.fire == (at(87_672),)
+    back = due(hourly("one", decided_ms=leap.decided_ms), at(3), 10)
+    assert back == Decision(None, (), at(87_672), at(87_673))
+
+
+def test_paused_nothing_fires_and_resumed_nothing_is_made_up_for() -> None:
+    """What had not fired, and what came since, is skipped; the next one is in the future."""
+    plan = hourly("all", paused=True)
+    assert due(plan, at(5.5), 10) == Decision(None, (), at(0), None)
+    resumed = let_pass(plan, at(5.5), "paused")
+    assert resumed == Decision(Stretch(at(1), at(5), 5, "paused"), (), at(5.5), at(6))
+    nothing = let_pass(hourly("all", paused=True), at(0.5), "paused")
+    assert nothing == Decision(None, (), at(0.5), at(1))
+    backwards = let_pass(hourly("all", decided_ms=at(5)), at(3), "paused")
+    assert backwards == Decision(None, (), at(5), at(6))
+
+
+def test_it_comes_to_its_end() -> None:
+    """The last instant is included, and behind it there is none."""
+    plan = hourly("all", until_ms=at(2))
+    assert due(plan, at(1), 10) == Decision(None, (at(1),), at(1), at(2))
+    assert due(plan, at(9), 10) == Decision(None, (at(1), at(2)), at(2), None)
+    over = hourly("all", until_ms=at(2), decided_ms=at(2))
+    assert due(over, at(9), 10) == Decision(None, (), at(2), None)
+    assert let_pass(over, at(9), "paused") == Decision(None, (), at(9), None)
+
+
+@pytest.mark.parametrize("zone", ["UTC", BERLIN])
+def test_a_year_behind_every_minute(zone: str) -> None:
+    """Half a million instants are one stretch, exactly counted, and what the policy leaves."""
+    minutes = Cron(expression="* * * * *", zone=zone)
+    now = NEW_YEAR + MINUTES_OF_A_YEAR * MINUTE + 30 * SECOND
+    last = now - 30 * SECOND
+    skip = Plan(minutes, "skip", cap=100, grace_ms=MINUTE // 4, decided_ms=NEW_YEAR)
+    first = NEW_YEAR + MINUTE
+    skipped = due(skip, now, 1000)
+    assert skipped.skip == Stretch(first, last, 525_600, "missed")
+    assert skipped.fire == ()
+    one = due(replace(skip, missed="one"), now, 1000)
+    assert one.skip == Stretch(first, last - MINUTE, 525_599, "missed")
+    assert one.fire == (last,)
+    everything = due(replace(skip, missed="all"), now, 1000)
+    assert everything.skip == Stretch(first, last - 100 * MINUTE, 525_500, "capped")
+    assert everything.fire == tuple(last - (99 - back) * MINUTE for back in range(100))
+    assert {each.next_at_ms for each in (skipped, one, everything)} == {last + MINUTE}
+
+
+def test_what_is_next_is_what_will_fire() -> None:
+    """Of a paused schedule it is what would, and of one that is behind nothing that is overdue."""
+    assert schedules.next_instants(hourly("one"), at(5.5), 2) == (at(6), at(7))
+    assert schedules.next_instants(hourly("one", paused=True), at(5.5), 1) == (at(6),)
+    assert schedules.next_instants(hourly("one", decided_ms=at(9)), at(5.5), 1) == (at(10),)
+    assert schedules.next_instants(hourly("one", until_ms=at(7)), at(5.5), 9) == (at(6), at(7))
+
+
+@pytest.mark.parametrize(("after_ms", "limit", "field"), [(-1, 1, "after_ms"), (0, 0, "limit")])
+def test_upcoming_says_what_is_wrong(after_ms: int, limit: int, field: str) -> None:
+    """So does it of a timing."""
+    with pytest.raises(Invalid) as refused:
+        holdfast.upcoming(Every(interval_ms=HOUR), after_ms=after_ms, limit=limit)
+    assert refused.value.field == field
+    with pytest.raises(Invalid):
+        holdfast.upcoming(Every(interval_ms=1), after_ms=0)
+
+
+def test_time_has_an_end() -> None:
+    """In the year 9999 there is nothing next any more, and nothing breaks."""
+    last = Plan(Every(interval_ms=HOUR), "all", cap=3, grace_ms=0, decided_ms=MAX_TIME_MS)
+    assert due(last, MAX_TIME_MS + DAY, 5) == Decision(None, (), MAX_TIME_MS, None)
+    for timing in TIMINGS:
+        assert holdfast.upcoming(timing, after_ms=MAX_TIME_MS - 1, limit=2) in ((), (MAX_TIME_MS,))
+
+
+# --- searched
+
+TIMINGS: list[Timing] = [
+    Every(interval_ms=SECOND),
+    Every(interval_ms=37 * MINUTE, anchor_ms=11 * SECOND),
+    Every(interval_ms=100 * DAY),
+    *(
+        Cron(expression=expression, zone=zone)
+        for expression in ("*/5 * * * *", "15,45 1,2 * * *", "0 9 * * MON-FRI", "0 0 1 * *")
+        for zone in (BERLIN, LORD_HOWE, SAO_PAULO, "UTC")
+    ),
+]
+LEAPS = [0, 1, SECOND, MINUTE, 7 * MINUTE, HOUR, DAY, 40 * DAY, -1, -HOUR, -30 * DAY]
+
+
+def searched_plan(timing: Timing, missed: Missed, cap: int, grace_ms: int) -> Plan:
+    """A schedule that begins shortly before Berlin's clocks go forward."""
+    start = ms("2018-03-24T22:58") if timing != Every(interval_ms=SECOND) else ms("2018-03-25")
+    return Plan(timing=timing, missed=missed, cap=cap, grace_ms=grace_ms, decided_ms=start)
+
+
+def leaps_of(timing: Timing) -> st.SearchStrategy[list[int]]:
+    """How the clock goes on from tick to tick; seconds are not asked for in months."""
+    most = HOUR if timing == Every(interval_ms=SECOND) else 40 * DAY
+    return st.lists(
+        st.sampled_from([leap for leap in LEAPS if leap <= most]), min_size=1, max_size=8
+    )
+
+
+def settle(plan: Plan, now_ms: int, batch: int) -> tuple[Plan, list[Decision]]:
+    """Tick until there is nothing more to be done at that time."""
+    decisions: list[Decision] = []
+    while True:
+        decision = due(plan, now_ms, batch)
+        assert decision.decided_ms >= plan.decided_ms
+        assert len(decision.fire) <= batch
+        plan = replace(plan, decided_ms=decision.decided_ms)
+        decisions.append(decision)
+        if not decision.more:
+            return plan, decisions
+
+
+def told(decisions: list[Decision], timing: Timing) -> list[tuple[int, str]]:
+    """Each instant with what became of it, in the order in which it was decided."""
+    found: list[tuple[int, str]] = []
+    for decision in decisions:
+        if decision.skip is not None:
+            stretch = decision.skip
+            inside = list(instants(timing, stretch.first_ms - 1, stretch.last_ms))
+            assert len(inside) == stretch.size
+            assert (inside[0], inside[-1]) == (stretch.first_ms, stretch.last_ms)
+            found += [(each, stretch.reason) for each in inside]
+        found += [(each, "fired") for each in decision.fire]
+    return found
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[Plan, list[int]]:
+    """A schedule, and the times at which somebody ticks."""
+    timing = draw(st.sampled_from(TIMINGS))
+    plan = searched_plan(
+        timing,
+        draw(st.sampled_from(["skip", "one", "all"])),
+        draw(st.sampled_from([1, 2, 7, 100])),
+        draw(st.sampled_from([0, SECOND, MINUTE, HOUR])),
+    )
+    now, times = plan.decided_ms, []
+    for leap in draw(leaps_of(timing)):
+        now += leap
+        times.append(now)
+    return plan, times
+
+
+@settings(max_examples=150, deadline=None)
+@given(run=runs(), batch=st.sampled_from([1, 2, 50, 5000]))
+def test_every_instant_is_decided_once_and_in_order(
+    run: tuple[Plan, list[int]], batch: int
+) -> None:
+    """However the clock goes, what fired and what was skipped are the instants of the timing."""
+    plan, times = run
+    begun = plan.decided_ms
+    decisions: list[Decision] = []
+    for now in times:
+        before = plan.decided_ms
+        plan, made = settle(plan, now, batch)
+        decisions += made
+        # What is next is what was not decided, and it is in the future.
+        rest = next(instants(plan.timing, plan.decided_ms, MAX_TIME_MS), None)
+        assert made[-1].next_at_ms == rest
+        assert rest is None or rest > now
+        assert plan.decided_ms <= max(before, now)
+    wanted = list(instants(plan.timing, begun, max(begun, *times)))
+    assert [each for each, _ in told(decisions, plan.timing)] == wanted
+
+
+@settings(max_examples=100, deadline=None)
+@given(run=runs(), batch=st.integers(1, 20))
+def test_a_batch_of_any_size_comes_to_the_same(run: tuple[Plan, list[int]], batch: int) -> None:
+    """At the same times the same instants fire, and the same are skipped for the same reason."""
+    plan, times = run
+    small, large = plan, plan
+    for now in times:
+        small, few = settle(small, now, batch)
+        large, many = settle(large, now, 1_000_000)
+        assert told(few, plan.timing) == told(many, plan.timing)
+    assert small == large
+
+
+@settings(max_examples=100, deadline=None)
+@given(timing=st.sampled_from(TIMINGS), missed=st.sampled_from(["skip", "one", "all"]))
+def test_the_next_instants_are_those_that_fire(timing: Timing, missed: Missed) -> None:
+    """Somebody who ticks at each of them fires it, and nothing between."""
+    plan = searched_plan(timing, missed, 1, 0)
+    promised = schedules.next_instants(plan, plan.decided_ms, 20)
+    assert len(promised) == 20
+    assert promised == holdfast.upcoming(timing, after_ms=plan.decided_ms, limit=20)
+    for instant in promised:
+        assert due(plan, instant - 1, 5).fire == ()
+        decision = due(plan, instant, 5)
+        assert (decision.skip, decision.fire) == (None, (instant,))
+        plan = replace(plan, decided_ms=decision.decided_ms)
+
+
+@settings(max_examples=100, deadline=None)
+@given(run=runs(), passing=st.sampled_from(["paused", "replaced"]))
+def test_what_is_let_pass_is_told(run: tuple[Plan, list[int]], passing: SkipReason) -> None:
+    """Pausing between ticks loses no instant, and doubles none."""
+    plan, times = run
+    begun = plan.decided_ms
+    decisions: list[Decision] = []
+    for turn, now in enumerate(times):
+        if turn % 2:
+            decision = let_pass(plan, now, passing)
+            assert decision.fire == ()
+            assert decision.decided_ms == max(plan.decided_ms, now)
+            plan = replace(plan, decided_ms=decision.decided_ms)
+            decisions.append(decision)
+        else:
+            plan, made = settle(plan, now, 3)
+            decisions += made
+    wanted = list(instants(plan.timing, begun, max(begun, *times)))
+    assert [each for each, _ in told(decisions, plan.timing)] == wanted
