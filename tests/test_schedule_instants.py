@@ -6,6 +6,9 @@ of them stands what was on the wall.
 
 from __future__ import annotations
 
+import dataclasses
+import io
+import struct
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -17,6 +20,7 @@ from hypothesis import strategies as st
 
 from holdfast import Cron, Every, Timing
 from holdfast.contract.limits import MAX_TIME_MS
+from holdfast.core.cron import Calendar, calendar
 from holdfast.core.schedules import count, instants
 
 SECOND = 1000
@@ -280,6 +284,39 @@ TABLE = [
 def test_instants_by_hand(timing: Timing, span: tuple[str, str], wanted: list[str]) -> None:
     """What the clocks of a zone do, and what becomes of the instants."""
     assert between(timing, *span) == wanted
+
+
+def zone_that_goes_back(at_second: int, before: int, after: int) -> ZoneInfo:
+    """A zone of our own: the file of a zone whose clocks were changed once."""
+    head = struct.pack(">4s16x6l", b"TZif", 0, 0, 0, 1, 2, 4)
+    types = struct.pack(">lBlbBlbB", at_second, 1, before, 0, 0, after, 0, 0)
+    return ZoneInfo.from_file(io.BytesIO(head + types + b"OLD\0"), "Our/Own")
+
+
+def test_what_is_shown_again_after_midnight_of_utc() -> None:
+    """No zone has done it yet: the clocks go back at 23:30Z, and the hour shown again ends on
+    another day of UTC."""
+    changed = ms("2026-06-10T23:30")
+    zone = zone_that_goes_back(changed // 1000, 7200, 3600)
+    by_day = dataclasses.replace(calendar("15,45 1 * * *", "UTC"), zone=zone)
+    passing = dataclasses.replace(calendar("*/30 1 * * *", "UTC"), zone=zone)
+
+    def found(cal: Calendar) -> list[int]:
+        around = cal.blocks(changed - DAY, changed + DAY)
+        return [base + each for base, added in around for each in added]
+
+    # 01:15 was shown first at 23:15Z; 01:45 is shown once, at 00:45Z.
+    assert found(by_day) == [
+        ms("2026-06-09T23:45"),
+        ms("2026-06-10T23:15"),
+        ms("2026-06-11T00:45"),
+    ]
+    # 01:00, 01:00 again, 01:30
+    assert found(passing) == [
+        ms("2026-06-10T23:00"),
+        ms("2026-06-11T00:00"),
+        ms("2026-06-11T00:30"),
+    ]
 
 
 ZONES = [BERLIN, NEW_YORK, LORD_HOWE, KOLKATA, SAO_PAULO, APIA, ST_JOHNS, "UTC", "Africa/Monrovia"]

@@ -305,7 +305,7 @@ def due(plan: Plan, now_ms: int, batch: int) -> Decision:
     before those are skipped. Decided in several goes at the same time, it comes to the same.
     """
     upto = min(now_ms, plan.last_ms)
-    if plan.paused or upto <= plan.decided_ms:
+    if plan.paused:
         return Decision(None, (), plan.decided_ms, next_of(plan))
     timing, decided = plan.timing, plan.decided_ms
     old_upto = min(max(now_ms - plan.grace_ms - 1, decided), upto)
