@@ -146,6 +146,7 @@ from holdfast.contract.schedules import (
     Scheduled,
     Skipped,
     SkipReason,
+    Stuck,
     Ticked,
     Timing,
 )
@@ -265,6 +266,7 @@ __all__ = [
     "StoreMoved",
     "StoreReadOnly",
     "StoreUnreachable",
+    "Stuck",
     "Superseded",
     "Template",
     "Ticked",

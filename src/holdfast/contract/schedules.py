@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from holdfast.contract.records import Json, Record
 
 Missed = Literal["skip", "one", "all"]
@@ -104,6 +106,10 @@ class Schedule(Record, frozen=True, kw_only=True):
         """Whether nothing fires until it is resumed."""
         return self.paused_at_ms is not None
 
+    def json(self) -> Json:
+        """The payload, decoded as JSON."""
+        return msgspec.json.decode(self.payload)
+
 
 class Scheduled(Record, frozen=True, kw_only=True):
     """The answer to a registration: `created` is False when the schedule was there already."""
@@ -139,14 +145,25 @@ class Fired(Record, frozen=True, kw_only=True):
     late_ms: int
 
 
+class Stuck(Record, frozen=True, kw_only=True):
+    """A schedule that could not be decided here: the code of the error, and its text. Nothing of it
+    was lost; it is due until somebody can."""
+
+    schedule: str
+    code: str
+    reason: str
+
+
 class Ticked(Record, frozen=True, kw_only=True):
     """What one tick did. `more` says whether there is more to be done already, and `next_at_ms`
-    when there will be. `contended` schedules were decided by somebody else meanwhile."""
+    when there will be. `contended` schedules were decided by somebody else meanwhile, and `stuck`
+    ones hold up no other."""
 
     at_ms: int
     fired: tuple[Fired, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     contended: tuple[str, ...] = ()
+    stuck: tuple[Stuck, ...] = ()
     more: bool = False
     next_at_ms: int | None = None
 

@@ -9,7 +9,7 @@ stretches, so that a year of minutes is one row and not half a million.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, get_args
@@ -28,8 +28,11 @@ from holdfast.contract.limits import (
 from holdfast.contract.schedules import (
     Cron,
     Every,
+    Fired,
     Missed,
     NewSchedule,
+    Schedule,
+    Skipped,
     SkipReason,
     Timing,
 )
@@ -198,6 +201,41 @@ def schedule_digest(tenant: str, schedule: str, timing: bytes, payload: bytes) -
     return seal.digest()
 
 
+def schedule_of(tenant: str, row: Sequence[Any]) -> Schedule:
+    """A row of a schedule, verified."""
+    (
+        schedule, timing, payload, digest, missed, cap, grace_ms, start_ms, until_ms, revision,
+        created_at_ms, updated_at_ms, decided_ms, next_at_ms, last_at_ms, paused_at_ms, fired,
+        skipped, ran,
+    ) = row  # fmt: skip
+    kept, said = bytes(timing), bytes(payload)
+    reason = "" if missed in get_args(Missed) else f"its policy is {missed!r}"
+    if schedule_digest(tenant, schedule, kept, said) != bytes(digest):
+        reason = "its digest does not match"
+    if reason:
+        raise Corrupt(table="schedule", key=schedule, reason=reason)
+    return Schedule(
+        schedule=schedule,
+        timing=decode_timing(schedule, kept),
+        missed=missed,
+        cap=cap,
+        grace_ms=grace_ms,
+        payload=said,
+        start_ms=start_ms,
+        until_ms=until_ms,
+        revision=revision,
+        created_at_ms=created_at_ms,
+        updated_at_ms=updated_at_ms,
+        decided_ms=decided_ms,
+        next_at_ms=next_at_ms,
+        last_at_ms=last_at_ms,
+        paused_at_ms=paused_at_ms,
+        fired=fired,
+        skipped=skipped,
+        ran=ran,
+    )
+
+
 def instant_key(schedule: str, instant_ms: int) -> str:
     """The key of the occurrence of an instant: the same for everybody who decides it."""
     return f"schedule:{instant_ms}:{schedule}"
@@ -290,6 +328,19 @@ def begin(new: dict[str, Any], now_ms: int, *, decided_ms: int | None = None) ->
     )
 
 
+def plan_of(stored: Schedule) -> Plan:
+    """What decides the instants of a schedule that is stored."""
+    return Plan(
+        timing=stored.timing,
+        missed=stored.missed,
+        cap=stored.cap,
+        grace_ms=stored.grace_ms,
+        decided_ms=stored.decided_ms,
+        until_ms=stored.until_ms,
+        paused=stored.paused,
+    )
+
+
 def next_of(plan: Plan) -> int | None:
     """The first instant that is not decided; None when nothing fires any more, or for now."""
     if plan.paused:
@@ -356,3 +407,29 @@ def next_instants(plan: Plan, now_ms: int, limit: int) -> tuple[int, ...]:
     after = max(plan.decided_ms, now_ms)
     upto = min(plan.last_ms, after + RAREST_MS)
     return tuple(islice(instants(plan.timing, after, upto), limit))
+
+
+def told(
+    schedule: str, decision: Decision, now_ms: int
+) -> tuple[tuple[Fired, ...], tuple[Skipped, ...]]:
+    """A decision as those who asked for it are told of it."""
+    fired = tuple(
+        Fired(
+            schedule=schedule,
+            instant_ms=instant,
+            occurrence=instant_key(schedule, instant),
+            late_ms=now_ms - instant,
+        )
+        for instant in decision.fire
+    )
+    if decision.skip is None:
+        return fired, ()
+    skipped = Skipped(
+        schedule=schedule,
+        first_ms=decision.skip.first_ms,
+        last_ms=decision.skip.last_ms,
+        count=decision.skip.size,
+        reason=decision.skip.reason,
+        at_ms=now_ms,
+    )
+    return fired, (skipped,)
