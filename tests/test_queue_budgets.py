@@ -245,6 +245,7 @@ def compare(what: str, short: Cost, long: Cost) -> None:
     """The long one reads the same rows of the same indexes."""
     told = f"{what}:\n  short {short}\n  long  {long}"
     assert {n for n, c in long.items() if c[0]} == {n for n, c in short.items() if c[0]}, told
+    print(told)
     searched = sum(scans for scans, _, _ in long.values())
     assert sum(c[1] for c in long.values()) <= sum(c[1] for c in short.values()) + SLACK, told
     allowed = sum(c[2] for c in short.values()) + searched * DEEPER + SLACK
