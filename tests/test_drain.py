@@ -67,7 +67,7 @@ async def produce(url: str, numbers: range) -> None:
 async def drain(store: holdfast.Store, who: str, ttl_ms: int, finished: Path) -> None:
     """Work until the queue is empty and stays so."""
     while True:
-        last = finished.exists()
+        last = os.access(finished, os.F_OK)
         found = await store.queue.claim_next(who, lane_ttl_ms=ttl_ms, limit=LIMIT)
         if found.claim is None or found.lane is None:
             if found.why_not == "empty" and last:
@@ -95,7 +95,7 @@ async def drain(store: holdfast.Store, who: str, ttl_ms: int, finished: Path) ->
 
 async def work(url: str, who: str, tasks: int, ttl_ms: int, finished: Path) -> None:
     """Several claimers with one handle."""
-    options = {} if "://" not in url else {"pool_size": tasks}
+    options: dict[str, Any] = {"pool_size": tasks} if "://" in url else {}
     async with await holdfast.open(url, **options) as store:
         await asyncio.gather(
             *(drain(store, f"{who}.{task}", ttl_ms, finished) for task in range(tasks))
