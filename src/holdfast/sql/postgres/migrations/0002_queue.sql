@@ -421,7 +421,8 @@ CREATE FUNCTION {schema}.commit_turns_v2(
   p_claim_ord bigint[], p_claim text[], p_claim_token text[], p_claim_n bigint[],
   p_work_ord bigint[], p_work text[], p_work_claim text[]
 ) RETURNS TABLE (ord bigint, revision bigint, leaf text, node_count bigint, at_ms bigint)
-LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan AS $fn$
+LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_bitmapscan = off AS $fn$
 #variable_conflict use_column
 DECLARE
   v record;
