@@ -58,10 +58,4 @@ GUARDS_LOAD = (
         " AND w.claim_expires_at_ms > :now",
         "WHERE 1", _frozen("sqlite"),
     ),
-    Guard(
-        "frozen-lapse", "PostgreSQL", LAPSED, f"{POSTGRES}/queue.sql", "-- name: queue.renew",
-        "WHERE w.claim = :claim AND w.state = 'claimed'\n"
-        "    AND w.claim_token = :claim_token AND w.work",
-        "WHERE w.work", _frozen("postgres"),
-    ),
 )  # fmt: skip
