@@ -303,6 +303,29 @@ class QueueStore(Protocol):
         ...
 
 
+class WaitStore(Protocol):
+    """Waits: until something is there, or the time is up."""
+
+    async def head(self, session: str, *, after: int, timeout_ms: int | None = None) -> Head | None:
+        """The head as soon as its revision is above `after`; None when the time is up. Without a
+        timeout it waits for ever; 0 looks once."""
+        ...
+
+    async def work(
+        self,
+        session: str | None = None,
+        *,
+        fence: Fence | None = None,
+        boundary: Boundary = "idle",
+        kind: Wanted = "any",
+        timeout_ms: int | None = None,
+    ) -> bool:
+        """True as soon as there is work to claim, in this session or in any that nobody holds;
+        False when the time is up. With a fence it is what the holder of the lane may claim, and
+        `LaneLost` when the lane is not held any more. Somebody else may be quicker to claim."""
+        ...
+
+
 class Store(Protocol):
     """One tenant's view of one database."""
 
@@ -318,4 +341,6 @@ class Store(Protocol):
     def usage(self) -> UsageStore: ...
     @property
     def queue(self) -> QueueStore: ...
+    @property
+    def waits(self) -> WaitStore: ...
     async def close(self) -> None: ...

@@ -14,6 +14,7 @@ from holdfast.stores.queue import Queue
 from holdfast.stores.sessions import Sessions
 from holdfast.stores.usage import UsageLedger
 from holdfast.stores.view import View
+from holdfast.stores.waits import Waits
 
 __all__ = ["Store", "View"]
 
@@ -28,6 +29,7 @@ class Store:
         self.lanes = Lanes(view)
         self.usage = UsageLedger(view)
         self.queue = Queue(view)
+        self.waits = Waits(view)
 
     @property
     def tenant(self) -> str:

@@ -165,6 +165,7 @@ LEFT JOIN {schema}.work_seen w ON w.tenant = :tenant AND w.session = :session AN
 -- What stands at the head of an inbox, and what else there is: why a claim finds nothing.
 -- mode: read
 -- returns: known, deleted, lane_live, lane_expires_at_ms, kind, delivery, any_claimed, next_at_ms
+-- returns: lane_owner, lane_token, lane_generation, now_ms
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   s.lane_token IS NOT NULL AND s.lane_expires_at_ms > c.now AS lane_live, s.lane_expires_at_ms,
   f.kind, f.delivery,
@@ -175,7 +176,8 @@ SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
       AND w.session = :session AND w.state = 'delayed' ORDER BY w.available_at_ms LIMIT 1),
     (SELECT w.claim_expires_at_ms FROM {schema}.work w WHERE w.tenant = :tenant
       AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NULL
-      AND w.claim_expires_at_ms > c.now ORDER BY w.claim_expires_at_ms LIMIT 1)) AS next_at_ms
+      AND w.claim_expires_at_ms > c.now ORDER BY w.claim_expires_at_ms LIMIT 1)) AS next_at_ms,
+  s.lane_owner, s.lane_token, s.lane_generation, c.now AS now_ms
 FROM (SELECT {schema}.now_ms() AS now) c
 LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
 LEFT JOIN LATERAL (
@@ -198,6 +200,43 @@ LEFT JOIN LATERAL (
       AND w.claim_expires_at_ms <= c.now AND coalesce(w.attempts < w.max_attempts, true)
       ORDER BY w.seq LIMIT 1)
   ) x ORDER BY x.seq LIMIT 1) f ON true
+
+-- name: queue.due
+-- Whether work waits in a session that nobody holds, and when some may do so next.
+-- mode: read
+-- returns: ready, next_at_ms, now_ms
+-- What a session says of when it is due is never too late, but may be too early: so its work is
+-- looked at, in as many sessions as a look may cost. When none of these has any, somebody who
+-- claims puts them right.
+WITH c AS MATERIALIZED (SELECT {schema}.now_ms() AS now), due AS MATERIALIZED (
+  SELECT x.session FROM c CROSS JOIN LATERAL (
+    SELECT s.session FROM {schema}.session s
+    WHERE s.tenant = :tenant AND s.due_at_ms <= c.now
+      AND (s.lane_token IS NULL OR s.lane_expires_at_ms <= c.now)
+    ORDER BY s.due_at_ms, s.session LIMIT 64) x
+)
+SELECT EXISTS (SELECT FROM due d WHERE
+    EXISTS (SELECT FROM {schema}.work w
+      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'ready')
+    OR EXISTS (SELECT FROM {schema}.work w
+      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'delayed'
+        AND w.available_at_ms <= c.now)
+    OR EXISTS (SELECT FROM {schema}.work w
+      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'claimed'
+        AND w.claim_generation IS NOT NULL AND coalesce(w.attempts < w.max_attempts, true))
+    OR EXISTS (SELECT FROM {schema}.work w
+      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'claimed'
+        AND w.claim_generation IS NULL AND w.claim_expires_at_ms <= c.now
+        AND coalesce(w.attempts < w.max_attempts, true)))
+  OR (SELECT count(*) FROM due) = 64 AS ready,
+  least(
+    (SELECT s.due_at_ms FROM {schema}.session s
+      WHERE s.tenant = :tenant AND s.due_at_ms > c.now ORDER BY s.due_at_ms LIMIT 1),
+    (SELECT min(s.lane_expires_at_ms) FROM {schema}.session s
+      WHERE s.tenant = :tenant AND s.due_at_ms <= c.now AND s.lane_token IS NOT NULL
+        AND s.lane_expires_at_ms > c.now)) AS next_at_ms,
+  c.now AS now_ms
+FROM c
 
 -- name: queue.prune
 -- Forgets keys of settled work whose time is over.
