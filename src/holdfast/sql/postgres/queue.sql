@@ -214,29 +214,36 @@ WITH c AS MATERIALIZED (SELECT {schema}.now_ms() AS now), due AS MATERIALIZED (
     WHERE s.tenant = :tenant AND s.due_at_ms <= c.now
       AND (s.lane_token IS NULL OR s.lane_expires_at_ms <= c.now)
     ORDER BY s.due_at_ms, s.session LIMIT 64) x
+), verdict AS MATERIALIZED (
+  SELECT c.now, (SELECT count(*) FROM due) = 64 OR EXISTS (
+    SELECT FROM due d CROSS JOIN LATERAL (
+      (SELECT FROM {schema}.work w WHERE w.tenant = :tenant AND w.session = d.session
+        AND w.state = 'ready' ORDER BY w.seq LIMIT 1)
+      UNION ALL
+      (SELECT FROM {schema}.work w WHERE w.tenant = :tenant AND w.session = d.session
+        AND w.state = 'delayed' AND w.available_at_ms <= c.now
+        ORDER BY w.available_at_ms LIMIT 1)
+      UNION ALL
+      (SELECT FROM {schema}.work w WHERE w.tenant = :tenant AND w.session = d.session
+        AND w.state = 'claimed' AND w.claim_generation IS NOT NULL
+        AND coalesce(w.attempts < w.max_attempts, true)
+        ORDER BY w.claim_generation, w.seq LIMIT 1)
+      UNION ALL
+      (SELECT FROM {schema}.work w WHERE w.tenant = :tenant AND w.session = d.session
+        AND w.state = 'claimed' AND w.claim_generation IS NULL AND w.claim_expires_at_ms <= c.now
+        AND coalesce(w.attempts < w.max_attempts, true)
+        ORDER BY w.claim_expires_at_ms, w.seq LIMIT 1)) x LIMIT 1) AS ready
+  FROM c
 )
-SELECT EXISTS (SELECT FROM due d WHERE
-    EXISTS (SELECT FROM {schema}.work w
-      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'ready')
-    OR EXISTS (SELECT FROM {schema}.work w
-      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'delayed'
-        AND w.available_at_ms <= c.now)
-    OR EXISTS (SELECT FROM {schema}.work w
-      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'claimed'
-        AND w.claim_generation IS NOT NULL AND coalesce(w.attempts < w.max_attempts, true))
-    OR EXISTS (SELECT FROM {schema}.work w
-      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'claimed'
-        AND w.claim_generation IS NULL AND w.claim_expires_at_ms <= c.now
-        AND coalesce(w.attempts < w.max_attempts, true)))
-  OR (SELECT count(*) FROM due) = 64 AS ready,
-  least(
-    (SELECT s.due_at_ms FROM {schema}.session s
-      WHERE s.tenant = :tenant AND s.due_at_ms > c.now ORDER BY s.due_at_ms LIMIT 1),
-    (SELECT min(s.lane_expires_at_ms) FROM {schema}.session s
-      WHERE s.tenant = :tenant AND s.due_at_ms <= c.now AND s.lane_token IS NOT NULL
-        AND s.lane_expires_at_ms > c.now)) AS next_at_ms,
-  c.now AS now_ms
-FROM c
+SELECT v.ready, CASE WHEN NOT v.ready THEN least(
+    (SELECT s.due_at_ms FROM {schema}.session s WHERE s.tenant = :tenant
+      AND s.due_at_ms > v.now ORDER BY s.due_at_ms LIMIT 1),
+    (SELECT min(x.lane_expires_at_ms) FROM (
+      SELECT s.lane_expires_at_ms FROM {schema}.session s
+      WHERE s.tenant = :tenant AND s.due_at_ms <= v.now
+      ORDER BY s.due_at_ms, s.session LIMIT 256) x WHERE x.lane_expires_at_ms > v.now)) END
+    AS next_at_ms, v.now AS now_ms
+FROM verdict v
 
 -- name: queue.prune
 -- Forgets keys of settled work whose time is over.

@@ -333,8 +333,8 @@ WITH due(session) AS MATERIALIZED (
   WHERE s.tenant = :tenant AND s.due_at_ms <= :now
     AND (s.lane_token IS NULL OR s.lane_expires_at_ms <= :now)
   ORDER BY s.due_at_ms, s.session LIMIT 64
-)
-SELECT EXISTS (SELECT 1 FROM due d WHERE
+), verdict(ready) AS MATERIALIZED (
+  SELECT (SELECT count(*) FROM due) = 64 OR EXISTS (SELECT 1 FROM due d WHERE
     EXISTS (SELECT 1 FROM work w INDEXED BY work_ready
       WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'ready')
     OR EXISTS (SELECT 1 FROM work w INDEXED BY work_delayed
@@ -347,15 +347,17 @@ SELECT EXISTS (SELECT 1 FROM due d WHERE
       WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'claimed'
         AND w.claim_generation IS NULL AND w.claim_expires_at_ms <= :now
         AND coalesce(w.attempts < w.max_attempts, 1)))
-  OR (SELECT count(*) FROM due) = 64 AS ready,
-  (SELECT min(x.at) FROM (
+)
+SELECT v.ready, CASE WHEN NOT v.ready THEN (SELECT min(x.at) FROM (
     SELECT min(s.due_at_ms) AS at FROM session s INDEXED BY session_due
     WHERE s.tenant = :tenant AND s.due_at_ms > :now
     UNION ALL
-    SELECT min(s.lane_expires_at_ms) FROM session s INDEXED BY session_due
-    WHERE s.tenant = :tenant AND s.due_at_ms <= :now AND s.lane_token IS NOT NULL
-      AND s.lane_expires_at_ms > :now) x) AS next_at_ms,
-  :now AS now_ms
+    SELECT min(y.lane_expires_at_ms) FROM (
+      SELECT s.lane_expires_at_ms FROM session s INDEXED BY session_due
+      WHERE s.tenant = :tenant AND s.due_at_ms <= :now
+      ORDER BY s.due_at_ms, s.session LIMIT 256) y WHERE y.lane_expires_at_ms > :now) x) END
+  AS next_at_ms, :now AS now_ms
+FROM verdict v
 
 -- name: queue.prune
 -- Forgets keys of settled work whose time is over.
