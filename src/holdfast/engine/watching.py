@@ -126,17 +126,15 @@ class Watch(Generic[T]):
         value: T = self._fresh.take(answer, mine=mine)
         return value
 
-    async def wait(self, seconds: float, *, at_most: float) -> bool:
-        """Whether there was a signal since the last wait, or is one before it is time to look."""
+    async def wait(self, seconds: float, *, at_most: float) -> None:
+        """Return when it is time to look: there was a signal since the last wait, or is one, or the
+        last answer is about so many seconds old, or a moment that is known has come."""
         self._attend()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._fresh.patience(seconds, at_most)):
                 await self._event.wait()
-        except TimeoutError:
-            return False
-        self._event.clear()
-        self._fresh.woken()
-        return True
+                self._event.clear()
+                self._fresh.woken()
 
     def close(self) -> None:
         """Watch no more."""
@@ -231,17 +229,16 @@ class BlockingWatch(Generic[T]):
         value: T = self._fresh.take(answer, mine=mine)
         return value
 
-    def wait(self, seconds: float, *, at_most: float) -> bool:
-        """Whether there was a signal since the last wait, or is one before it is time to look."""
+    def wait(self, seconds: float, *, at_most: float) -> None:
+        """Return when it is time to look: there was a signal since the last wait, or is one, or the
+        last answer is about so many seconds old, or a moment that is known has come."""
         self._attend()
         question = self._question
         patience = self._fresh.patience(seconds, at_most)
         with question.bell:
-            if not question.bell.wait_for(lambda: question.rings != self._heard, patience):
-                return False
-            self._heard = question.rings
-        self._fresh.woken()
-        return True
+            if question.bell.wait_for(lambda: question.rings != self._heard, patience):
+                self._heard = question.rings
+                self._fresh.woken()
 
     def close(self) -> None:
         """Watch no more."""

@@ -95,8 +95,9 @@ class BlockingWaits:
                     return None
                 # One more than that, because what begins with a millisecond is there at its end.
                 moment = float("inf") if in_ms is None else (in_ms + 1) / 1000
-                woken = watch.wait(pause, at_most=min(left, moment))
-                pause = FIRST_SECONDS if woken else min(2 * pause, LONGEST_SECONDS)
+                watch.wait(pause, at_most=min(left, moment))
+                # It grows after a signal, too: who is woken for nothing need not look more often.
+                pause = min(2 * pause, LONGEST_SECONDS)
         finally:
             watch.close()
 
