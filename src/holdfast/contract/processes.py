@@ -16,7 +16,7 @@ from holdfast.contract.records import Holder, Json, Payload, Record
 ProcessState = Literal["running", "completed", "failed", "cancelled", "abandoned"]
 EndState = Literal["completed", "failed", "cancelled"]
 Recovery = Literal["rerunnable", "owner-bound", "external"]
-Authority = Literal["lease", "external", "operator"]
+Authority = Literal["lease", "external", "operator", "lapse"]
 WakeOutcome = Literal["enqueued", "no-target", "target-gone"]
 
 # --- selectors: what is taken out of the payload of an event
@@ -139,7 +139,8 @@ class Process(Record, frozen=True, kw_only=True):
     """A process: what was registered, and what its events have made of it.
 
     `sequence` is that of its last event. `output` is JSON. What has ended was ended by the holder
-    of its lease, by where it runs, or by an operator; `ended_by` says which.
+    of its lease, by where it runs, by an operator, or because its lease had lapsed; `ended_by` says
+    which. `wake` is None when the session it named was deleted.
     """
 
     process: str
@@ -152,6 +153,7 @@ class Process(Record, frozen=True, kw_only=True):
     origin: Scope | None
     parent: str | None
     cause: str | None
+    wake: Scope | None
     identity: str
     created_at_ms: int
     # From here on: the fold of its events.
@@ -160,7 +162,6 @@ class Process(Record, frozen=True, kw_only=True):
     state: ProcessState = "running"
     output: bytes | None = None
     ended_by: Authority | None = None
-    wake: Scope | None = None
     wait: Wait | None = None
     external: ExternalRef | None = None
     started_at_ms: int | None = None

@@ -57,7 +57,9 @@ class Created(Record, frozen=True, kw_only=True):
 
 
 class Deleted(Record, frozen=True, kw_only=True):
-    """What deleting a session removed. `kept_nodes` are still needed by forks of the session."""
+    """What deleting a session removed. `kept_nodes` are still needed by forks of the session. Of
+    the running processes it had been granted, `orphaned` have no grant left, `preserved` have
+    others."""
 
     session: str
     deleted: bool
@@ -68,6 +70,9 @@ class Deleted(Record, frozen=True, kw_only=True):
     usage: int = 0
     blobs: int = 0
     work: int = 0
+    grants: int = 0
+    orphaned: tuple[str, ...] = ()
+    preserved: tuple[str, ...] = ()
 
 
 class Head(Record, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
+from holdfast.contract.background import ProcessStore
 from holdfast.contract.queue import (
     Boundary,
     Claim,
@@ -341,6 +342,8 @@ class Store(Protocol):
     def usage(self) -> UsageStore: ...
     @property
     def queue(self) -> QueueStore: ...
+    @property
+    def processes(self) -> ProcessStore: ...
     @property
     def waits(self) -> WaitStore: ...
     async def close(self) -> None: ...

@@ -1,0 +1,186 @@
+"""What a holdfast store promises about background work, as Protocols beside those of sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.contract.limits import MAX_INT
+from holdfast.contract.processes import (
+    Appended,
+    Authority,
+    Changes,
+    Due,
+    EndState,
+    Event,
+    ExternalRef,
+    Grant,
+    Granted,
+    Lease,
+    LeaseStatus,
+    NewEvent,
+    NewProcess,
+    Process,
+    ProcessFilter,
+    PrunedProcesses,
+    Registered,
+    Scope,
+    Wait,
+)
+from holdfast.contract.records import Page, Payload
+
+
+class ProcessStore(Protocol):
+    """Processes: background work with a record, a log of events, grants and a lease."""
+
+    async def register(self, process: NewProcess) -> Registered:
+        """Make sure the process is registered. The same registration again is the same process."""
+        ...
+
+    async def get(self, process: str) -> Process | None:
+        """The record of a process; None when there is none, or none any more."""
+        ...
+
+    async def list(
+        self, *, which: ProcessFilter | None = None, after: str | None = None, limit: int = 100
+    ) -> Page[Process]:
+        """A page of the processes to which all of `which` applies, in the order of their ids; the
+        running ones when nothing is said."""
+        ...
+
+    async def append(
+        self,
+        process: str,
+        event: NewEvent,
+        *,
+        lease: Lease | None = None,
+        authority: Authority | None = None,
+    ) -> Appended:
+        """Append an event of a declared type, with all that follows from it. With a lease only its
+        holder may. A type that ends the process needs a key, and a lease or an authority."""
+        ...
+
+    async def signal(
+        self, process: str, name: str, payload: Payload = None, *, key: str | None = None
+    ) -> Appended:
+        """Append an event of the declared type `signal.<name>`."""
+        ...
+
+    async def request_cancel(self, process: str, *, reason: str | None = None) -> Appended:
+        """Ask a process to end itself. The same reason again asks nothing again."""
+        ...
+
+    async def end(
+        self,
+        process: str,
+        state: EndState = "completed",
+        output: Payload = None,
+        *,
+        lease: Lease | None = None,
+        authority: Authority | None = None,
+    ) -> Process:
+        """End a process, and give its lease back. The same end again is the same end."""
+        ...
+
+    async def abandon(
+        self, process: str, *, reason: str, authority: Authority | None = None
+    ) -> Process:
+        """End a process that nobody may run any more: one that is lost, or any when an operator
+        says so."""
+        ...
+
+    async def suspend(self, process: str, wait: Wait, *, lease: Lease | None = None) -> Process:
+        """Say what a process waits for. A lease that is presented is given back, unless the process
+        is bound to its owner."""
+        ...
+
+    async def resume(self, process: str, *, lease: Lease | None = None) -> Process:
+        """Say that a process waits no more. One that does not wait is left as it is."""
+        ...
+
+    async def set_external(self, process: str, ref: ExternalRef) -> Process:
+        """Say where a process runs, once."""
+        ...
+
+    async def events(
+        self, process: str, *, after: int = 0, type: str | None = None, limit: int = 100
+    ) -> Page[Event]:
+        """A page of the log, or of the events of one type, later than `after`, in order."""
+        ...
+
+    async def recent(self, process: str, *, limit: int = 10) -> tuple[Event, ...]:
+        """The last events of the log, in order."""
+        ...
+
+    async def count(self, process: str, type: str, *, through: int = MAX_INT) -> int:
+        """How many events of a type there are up to a sequence, and with it."""
+        ...
+
+    async def wakes(self, process: str, *, after: int = 0, limit: int = 100) -> Page[Event]:
+        """A page of the events later than `after` that wake, and whose wake was not seen to."""
+        ...
+
+    async def ack(self, process: str, sequence: int) -> bool:
+        """Say that the wake of an event was seen to. False when there is no such wake; the same
+        again is the same answer."""
+        ...
+
+    async def claim(self, process: str, owner: str, *, ttl_ms: int = 30_000) -> Lease:
+        """Take the lease, or raise `LeaseBusy`. The same owner gets it again with a new token."""
+        ...
+
+    async def renew(self, lease: Lease, *, ttl_ms: int = 30_000) -> Lease:
+        """Move the expiry, or raise `LeaseLost`. An expired lease cannot be renewed."""
+        ...
+
+    async def release(self, lease: Lease) -> bool:
+        """Give the lease back. False when it was not held any more."""
+        ...
+
+    async def lease(self, process: str) -> LeaseStatus | None:
+        """Who holds the lease. Changes nothing."""
+        ...
+
+    async def due(self, *, after: str | None = None, limit: int = 100) -> Page[Due]:
+        """A page of the processes that somebody may take up, longest due first. The pages of one
+        scan hold what was due when it began; what came later is in the next scan."""
+        ...
+
+    async def grant(self, scope: Scope, process: str, *, kind: str = "", label: str = "") -> Grant:
+        """Let a scope see a process; again, to call it something else there."""
+        ...
+
+    async def revoke(self, scope: Scope, process: str) -> bool:
+        """Take a grant back. False when there was none."""
+        ...
+
+    async def transfer(self, source: Scope, target: Scope, processes: Sequence[str]) -> int:
+        """Move grants from one scope to another, all of them or none."""
+        ...
+
+    async def granted(self, scope: Scope, process: str) -> Grant | None:
+        """The grant of exactly this scope, or None."""
+        ...
+
+    async def grants(
+        self, scope: Scope, *, live: bool = False, after: str | None = None, limit: int = 100
+    ) -> Page[Granted]:
+        """A page of the grants of exactly this scope with their processes, in the order of the ids;
+        with `live` of those that run."""
+        ...
+
+    async def grants_of(
+        self, process: str, *, after: str | None = None, limit: int = 100
+    ) -> Page[Grant]:
+        """A page of the grants for a process, in the order of sessions and frames."""
+        ...
+
+    async def changes(self, *, after: str | None = None, limit: int = 100) -> Changes:
+        """A page of the feed of changes: each process that has changed since the cursor, once, in
+        an order that no writer can slip behind."""
+        ...
+
+    async def prune(self, *, ended_before_ms: int, limit: int = 100) -> PrunedProcesses:
+        """Let go of processes that ended before a time: their events, grants and content. Their ids
+        are never used again."""
+        ...
