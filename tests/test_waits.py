@@ -26,6 +26,7 @@ from holdfast.contract.errors import (
     StoreUnreachable,
     WrongProcess,
 )
+from holdfast.contract.processes import EventType, NewEvent, NewProcess, Scope, WakeRule
 from holdfast.contract.queue import NewWork
 from holdfast.contract.records import Turn
 from holdfast.engine import sqlite_signals
@@ -329,6 +330,28 @@ async def test_only_changes_are_told(database: Database) -> None:
         assert (await told(back))[1] == {"head s"}
         back = store.sessions.rewind("s", turn="b", revision=1, reason="again")
         assert (await told(back))[1] == set()
+        told_p = {"process p", "processes"}
+        wakes = EventType(name="done", wakes=WakeRule())
+        new_p = NewProcess(process="p", events=[wakes], wake=Scope(session="s"), parent="q")
+        assert (await told(store.processes.register(NewProcess(process="q"))))[1] == {
+            "process q",
+            "processes",
+        }
+        assert (await told(store.processes.register(new_p)))[1] == told_p
+        assert (await told(store.processes.register(new_p)))[1] == set()
+        done = NewEvent(type="done", payload="x", key="k")
+        assert (await told(store.processes.append("p", done)))[1] == {*told_p, *work}
+        assert (await told(store.processes.append("p", done)))[1] == set()
+        lease, told_of = await told(store.processes.claim("p", "me"))
+        assert told_of == set()
+        assert (await told(store.processes.release(lease)))[1] == told_p
+        assert (await told(store.processes.release(lease)))[1] == set()
+        ends = store.processes.end("p", authority="operator")
+        assert (await told(ends))[1] >= {*told_p, "process q"}
+        pruned = store.processes.prune(ended_before_ms=0)
+        assert (await told(pruned))[1] == set()
+        far = 2**62
+        assert (await told(store.processes.prune(ended_before_ms=far)))[1] == told_p
         assert (await told(store.sessions.delete("s")))[1] == {"head s", *work}
         assert (await told(store.sessions.delete("s")))[1] == set()
 

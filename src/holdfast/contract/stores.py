@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from holdfast.contract.background import ProcessStore
+from holdfast.contract.processes import Event, Process
 from holdfast.contract.queue import (
     Boundary,
     Claim,
@@ -324,6 +325,17 @@ class WaitStore(Protocol):
         """True as soon as there is work to claim, in this session or in any that nobody holds;
         False when the time is up. With a fence it is what the holder of the lane may claim, and
         `LaneLost` when the lane is not held any more. Somebody else may be quicker to claim."""
+        ...
+
+    async def event(
+        self, process: str, *, after: int, type: str | None = None, timeout_ms: int | None = None
+    ) -> Event | None:
+        """The first event, or the first of a type, later than `after`; None when the time is up.
+        `ProcessEnded` when none will come any more."""
+        ...
+
+    async def ended(self, process: str, *, timeout_ms: int | None = None) -> Process | None:
+        """The process as soon as it has ended, in whatever way; None when the time is up."""
         ...
 
 

@@ -6,6 +6,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from holdfast.contract.errors import Invalid, LaneLost
 from holdfast.contract.limits import MAX_DELAY_MS
+from holdfast.contract.processes import Event, Process
 from holdfast.contract.records import Fence, Head
 from holdfast.core.payloads import check_int
 from holdfast.core.queue import Waiting, why_not
@@ -34,6 +35,16 @@ def check_timeout(timeout_ms: object) -> float | None:
 def head_above(head: Head, after: int) -> Outlook[Head]:
     """A head that is newer than a revision."""
     return Outlook(head if head.revision > after else None)
+
+
+def first_event(event: Event | None) -> Outlook[Event]:
+    """An event that has come."""
+    return Outlook(event)
+
+
+def end_of(process: Process) -> Outlook[Process]:
+    """A process that has ended."""
+    return Outlook(process if process.ended else None)
 
 
 def _soonest(now_ms: int, *moments: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""The facade of waits: until the head moves, until there is work.
+"""The facade of waits: until the head moves, until there is work, an event, an end.
 
 Nothing here is stored. Whoever waits listens first, then looks, and is woken by a signal, by a
 moment that is known, or by looking again; a signal that is lost costs one such look.
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from holdfast.contract.processes import Event, Process
 from holdfast.contract.queue import Boundary, Wanted
 from holdfast.contract.records import Fence, Head
 from holdfast.core import topics
@@ -22,6 +23,8 @@ from holdfast.core.waits import (
     Outlook,
     check_anywhere,
     check_timeout,
+    end_of,
+    first_event,
     head_above,
 )
 from holdfast.ops import waits
@@ -77,6 +80,31 @@ class Waits:
         question = (view.tenant, session, fence, boundary, kind)
         return (
             await self._until(seconds, topic, _as_it_is, waits.work_of_session, *question) or False
+        )
+
+    async def event(
+        self, process: str, *, after: int, type: str | None = None, timeout_ms: int | None = None
+    ) -> Event | None:
+        """The first event, or the first of a type, later than `after`; None when the time is up.
+        `ProcessEnded` when none will come any more."""
+        check_id("process", process)
+        check_int("after", after)
+        if type is not None:
+            check_id("type", type)
+        tenant = self._view.tenant
+        topic = topics.process(tenant, process)
+        question = (tenant, process, type, after)
+        return await self._until(
+            check_timeout(timeout_ms), topic, first_event, waits.event, *question
+        )
+
+    async def ended(self, process: str, *, timeout_ms: int | None = None) -> Process | None:
+        """The process as soon as it has ended, in whatever way; None when the time is up."""
+        check_id("process", process)
+        tenant = self._view.tenant
+        topic = topics.process(tenant, process)
+        return await self._until(
+            check_timeout(timeout_ms), topic, end_of, waits.ended, tenant, process
         )
 
     async def _until(

@@ -1,4 +1,4 @@
-"""Waits: until a head moves, or until there is work to claim.
+"""Waits: until a head moves, until there is work to claim, an event, or the end of a process.
 
 A wait is a promise to notice, not a promise to win: what was waited for is there when the wait
 ends, and somebody else may be quicker to take it.
@@ -13,7 +13,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast.contract.errors import HandleClosed, Invalid, LaneLost, SessionDeleted, SessionUnknown
+from holdfast.contract.errors import (
+    HandleClosed,
+    Invalid,
+    LaneLost,
+    ProcessEnded,
+    ProcessUnknown,
+    SessionDeleted,
+    SessionUnknown,
+)
+from holdfast.contract.processes import Const, EventType, NewEvent, NewProcess, Scope, WakeRule
 from holdfast.contract.queue import NewWork
 from holdfast.contract.records import NewNode, Turn
 from holdfast.contract.stores import Store
@@ -291,3 +300,120 @@ async def test_law_w14_a_wait_that_makes_no_sense_is_invalid(kit: Kit) -> None:
         ):
             with pytest.raises(Invalid):
                 await wait()
+
+
+async def register(store: Store, process: str, **more: Any) -> None:
+    """A process whose log takes ticks and tocks."""
+    kinds = [EventType(name="tick"), EventType(name="tock")]
+    await store.processes.register(NewProcess(process=process, events=kinds, **more))
+
+
+async def append(store: Store, process: str, type: str) -> int:
+    """The sequence of an event that is appended now."""
+    return (await store.processes.append(process, NewEvent(type=type))).event.sequence
+
+
+async def test_law_w15_an_event_that_is_there_answers_at_once(kit: Kit) -> None:
+    """A wait for an event answers at once the first one later than `after`, of the type if one is
+    named, and never an older one. (w15)"""
+    async with kit.open() as store:
+        await register(store, "p")
+        one, two, three = [await append(store, "p", type) for type in ("tick", "tock", "tick")]
+        for after, type, found in (
+            (0, None, one),
+            (one, None, two),
+            (0, "tock", two),
+            (one, "tick", three),
+        ):
+            event = await store.waits.event("p", after=after, type=type, timeout_ms=0)
+            assert event is not None
+            assert event.sequence == found
+        assert await store.waits.event("p", after=three, timeout_ms=0) is None
+        assert await store.waits.event("p", after=two, type="tock", timeout_ms=0) is None
+
+
+async def test_law_w16_a_wait_wakes_when_an_event_is_appended(kit: Kit) -> None:
+    """A wait for an event wakes when it is appended, whichever handle appends it, and not by one of
+    another type. (w16)"""
+    async with kit.open() as store, kit.open() as other:
+        await register(store, "p")
+        last = 0
+        for writer in (store, other):
+            wait = store.waits.event("p", after=last, type="tick", timeout_ms=LONG_MS)
+            async with waiting(wait) as task:
+                await append(writer, "p", "tock")
+                assert not task.done()
+                last = await append(writer, "p", "tick")
+            event = task.result()
+            assert event is not None
+            assert (event.sequence, event.type) == (last, "tick")
+
+
+async def test_law_w17_a_wait_wakes_when_a_process_ends(kit: Kit) -> None:
+    """A wait for the end answers the process when it has ended, at once when it had ended before,
+    and None when the time is up. (w17)"""
+    async with kit.open() as store, kit.open() as other:
+        for process, writer in (("p", store), ("q", other)):
+            await register(store, process)
+            assert await store.waits.ended(process, timeout_ms=0) is None
+            async with waiting(store.waits.ended(process, timeout_ms=LONG_MS)) as task:
+                await append(writer, process, "tick")
+                assert not task.done()
+                await writer.processes.end(process, output="well", authority="operator")
+            record = task.result()
+            assert record is not None
+            assert (record.process, record.state, record.output) == (
+                process,
+                "completed",
+                b'"well"',
+            )
+            assert await store.waits.ended(process, timeout_ms=0) == record
+
+
+async def test_law_w18_the_end_of_a_child_is_an_event_of_its_parent(kit: Kit) -> None:
+    """A wait for an event of a process wakes when a child of it ends. (w18)"""
+    async with kit.open() as store:
+        await register(store, "parent")
+        await register(store, "child", parent="parent")
+        async with waiting(store.waits.event("parent", after=0, timeout_ms=LONG_MS)) as task:
+            await store.processes.end("child", authority="operator")
+        event = task.result()
+        assert event is not None
+        assert (event.process, event.sequence) == ("parent", 1)
+
+
+async def test_law_w19_a_wait_for_an_event_that_cannot_come_is_refused(kit: Kit) -> None:
+    """A wait on a process that does not exist is refused; one for an event of a process that ends
+    first ends with that, and an event that was there before the end is answered. (w19)"""
+    async with kit.open() as store:
+        with pytest.raises(ProcessUnknown):
+            await store.waits.event("p", after=0, timeout_ms=LONG_MS)
+        with pytest.raises(ProcessUnknown):
+            await store.waits.ended("p", timeout_ms=LONG_MS)
+        await register(store, "p")
+        last = await append(store, "p", "tick")
+        wait = store.waits.event("p", after=last, type="tick", timeout_ms=LONG_MS)
+        async with waiting(wait) as task:
+            await store.processes.end("p", authority="operator")
+        assert isinstance(task.exception(), ProcessEnded)
+        event = await store.waits.event("p", after=0, type="tick", timeout_ms=0)
+        assert event is not None
+        assert event.sequence == last
+        end = await store.waits.event("p", after=last, timeout_ms=0)
+        assert end is not None
+        assert end.ends == "completed"
+
+
+async def test_law_w20_an_event_that_wakes_a_session_ends_its_wait_for_work(kit: Kit) -> None:
+    """What an event of a process wakes a session with is work, and ends a wait for it. (w20)"""
+    async with kit.open() as store, kit.open() as other:
+        await grow(store, "s")
+        wakes = EventType(name="done", wakes=WakeRule(input=Const(value="come")))
+        new = NewProcess(process="p", events=[wakes], wake=Scope(session="s"))
+        await store.processes.register(new)
+        async with (
+            waiting(store.waits.work("s", timeout_ms=LONG_MS)) as one,
+            waiting(store.waits.work(timeout_ms=LONG_MS)) as any_one,
+        ):
+            await append(other, "p", "done")
+        assert (one.result(), any_one.result()) == (True, True)
