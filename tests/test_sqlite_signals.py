@@ -184,9 +184,9 @@ async def test_a_fork_hears_with_a_thread_of_its_own(
         ready, told = os.pipe()
 
         def check() -> None:
+            os.write(told, b"1")
             mine = holdfast.open_sync(sqlite_database.url, tenant="a")
             assert engine(mine).signals is not engine(store).signals
-            os.write(told, b"1")
             head = mine.waits.head("s", after=0, timeout_ms=LONG_MS)
             assert head is not None
             assert head.revision == 1
