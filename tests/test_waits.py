@@ -498,7 +498,8 @@ async def test_closing_ends_each_wait_of_this_handle_only(waiter: Waiter, no_pol
             await settled(other)
             began = time.monotonic()
             await store.close()
-            done = await asyncio.gather(*mine, return_exceptions=True)
+            ended = asyncio.gather(*mine, return_exceptions=True)
+            done = await asyncio.wait_for(ended, 10)
             assert {type(failure) for failure in done} == {HandleClosed}
             assert time.monotonic() - began < POLL_SECONDS
         assert not theirs.done()

@@ -184,8 +184,6 @@ class PostgresEngine:
         self._check(closed_too=True)
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
-            # Whoever waits finds out that the handle is closed.
-            self.signals.wake_all()
         await _settled(self._closing)
 
     async def _close(self) -> None:

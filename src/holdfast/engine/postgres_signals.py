@@ -77,6 +77,7 @@ class PostgresSignals(Signals):
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
+        # Whoever waits finds out that the handle is closed.
         self.wake_all()
 
     # --- sending
