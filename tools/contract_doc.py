@@ -33,6 +33,7 @@ CHAPTERS = (
     "diffs",
     "usage",
     "lanes",
+    "waits",
     "payloads",
     "tenants",
 )

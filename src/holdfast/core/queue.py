@@ -327,6 +327,10 @@ class Waiting(Known):
     delivery: str | None
     any_claimed: bool
     next_at_ms: int | None
+    lane_owner: str | None
+    lane_token: str | None
+    lane_generation: int | None
+    now_ms: int
 
 
 def why_not(session: str, found: Waiting, boundary: str, kind: str) -> Claimed:

@@ -19,6 +19,7 @@ from holdfast.contract.queue import (
     WorkState,
 )
 from holdfast.contract.records import Fence, Page
+from holdfast.core import topics
 from holdfast.core.payloads import check_id, check_int
 from holdfast.core.queue import STATES, check_claim, check_error, plan_enqueue
 from holdfast.core.sessions import check_ttl
@@ -38,7 +39,10 @@ class Queue:
         """Put work into the inbox of a session. The same key again enqueues nothing."""
         view = self._view
         params = plan_enqueue(work, tenant=view.tenant, work=view.new_id(), limits=view.limits)
-        return await view.engine.write(queue.enqueue, params)
+        answer = await view.engine.write(queue.enqueue, params)
+        if answer.enqueued:
+            self._changed(work.session)
+        return answer
 
     async def claim(
         self,
@@ -122,13 +126,20 @@ class Queue:
         view = self._view
         check_int("delay_ms", delay_ms, 0, MAX_DELAY_MS)
         kept = check_error(error, view.limits)
-        return await view.engine.write(queue.abandon, view.tenant, claim, kept, delay_ms, dead)
+        given = await view.engine.write(queue.abandon, view.tenant, claim, kept, delay_ms, dead)
+        if given:
+            self._changed(claim.session)
+        return given
 
     async def cancel(self, session: str, work: str) -> Work | None:
         """Remove work that is not done and that nobody holds, and answer it; None otherwise."""
         check_id("session", session)
         check_id("work", work)
-        return await self._view.engine.write(queue.cancel, self._view.tenant, session, work)
+        view = self._view
+        removed = await view.engine.write(queue.cancel, view.tenant, session, work)
+        if removed is not None:
+            self._changed(session)
+        return removed
 
     async def requeue(self, session: str, work: str, *, delay_ms: int = 0) -> Work:
         """Put dead work back at its place, with no attempt counted."""
@@ -136,7 +147,9 @@ class Queue:
         check_id("work", work)
         check_int("delay_ms", delay_ms, 0, MAX_DELAY_MS)
         view = self._view
-        return await view.engine.write(queue.requeue, view.tenant, session, work, delay_ms)
+        put_back = await view.engine.write(queue.requeue, view.tenant, session, work, delay_ms)
+        self._changed(session)
+        return put_back
 
     async def get(self, session: str, work: str) -> Work | None:
         """One work, or None."""
@@ -188,6 +201,11 @@ class Queue:
     async def prune(self, *, limit: int = 1000) -> int:
         """Forget keys of settled work whose time is over, so many at a time; how many."""
         return await self._view.engine.write(queue.prune, self._view.tenant, self._view.page(limit))
+
+    def _changed(self, session: str) -> None:
+        """Tell who waits for work that there may be some, here and in general."""
+        view = self._view
+        view.engine.publish(topics.inbox(view.tenant, session))
 
 
 def _number(field: str, cursor: str | None) -> int:

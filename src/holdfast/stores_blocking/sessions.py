@@ -19,6 +19,7 @@ from holdfast.contract.records import (
     Turn,
 )
 from holdfast.contract.stores import SessionOrder
+from holdfast.core import topics
 from holdfast.core.payloads import check_id, check_int, check_text
 from holdfast.core.sessions import check_place, check_tags, rewind_params
 from holdfast.core.turns import plan_commit
@@ -99,7 +100,12 @@ class BlockingSessions:
     def delete(self, session: str) -> Deleted:
         """Remove all the session owns, for ever: its id is never used again."""
         check_id("session", session)
-        return self._view.engine.write(sessions.delete, self._view.tenant, session)
+        view = self._view
+        report = view.engine.write(sessions.delete, view.tenant, session)
+        if report.deleted:
+            gone = topics.head(view.tenant, session)
+            view.engine.publish((gone, *topics.inbox(view.tenant, session)))
+        return report
 
     def head(self, session: str) -> Head | None:
         """The head, from one row."""
@@ -111,7 +117,12 @@ class BlockingSessions:
         view = self._view
         turn_id = turn.turn if turn.turn is not None else view.new_id()
         plan = plan_commit(turn, tenant=view.tenant, turn_id=turn_id, limits=view.limits)
-        return view.engine.write(sessions.commit, plan)
+        receipt = view.engine.write(sessions.commit, plan)
+        moved = () if receipt.replayed else (topics.head(view.tenant, plan.session),)
+        frees = topics.inbox(view.tenant, plan.session) if plan.params["frees"] else ()
+        if moved or frees:
+            view.engine.publish((*moved, *frees))
+        return receipt
 
     def receipt(self, session: str, turn: str) -> Receipt | None:
         """The receipt of a committed turn, or None."""
@@ -157,7 +168,10 @@ class BlockingSessions:
         params = rewind_params(
             view.tenant, session, turn_id, revision, node, reason, expected, fence, view.limits
         )
-        return view.engine.write(sessions.rewind, params)
+        receipt = view.engine.write(sessions.rewind, params)
+        if not receipt.replayed:
+            view.engine.publish((topics.head(view.tenant, session),))
+        return receipt
 
     def revisions(
         self, session: str, *, after: str | None = None, limit: int = 100

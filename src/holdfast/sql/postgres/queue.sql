@@ -166,14 +166,60 @@ LEFT JOIN {schema}.work_seen w ON w.tenant = :tenant AND w.session = :session AN
 -- What stands at the head of an inbox, and what else there is: why a claim finds nothing.
 -- mode: read
 -- returns: known, deleted, lane_live, lane_expires_at_ms, kind, delivery, any_claimed, next_at_ms
+-- returns: lane_owner, lane_token, lane_generation, now_ms
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   s.lane_token IS NOT NULL AND s.lane_expires_at_ms > c.now AS lane_live, s.lane_expires_at_ms,
-  f.kind, f.delivery, f.any_claimed, f.next_at_ms
+  f.kind, f.delivery, f.any_claimed, f.next_at_ms,
+  s.lane_owner, s.lane_token, s.lane_generation, c.now AS now_ms
 FROM (SELECT {schema}.now_ms() AS now) c
 LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
 CROSS JOIN LATERAL {schema}.inbox_v1(:tenant, :session,
   CASE WHEN s.lane_token IS NOT NULL AND s.lane_expires_at_ms > c.now THEN s.lane_generation END,
   c.now) f
+
+-- name: queue.due
+-- Whether work waits in a session that nobody holds, and when some may do so next.
+-- mode: read
+-- returns: ready, next_at_ms, now_ms
+-- What a session says of when it is due is never too late, but may be too early: so its work is
+-- looked at, in as many sessions as a look may cost. When none of these has any, somebody who
+-- claims puts them right.
+WITH c AS MATERIALIZED (SELECT {schema}.now_ms() AS now), due AS MATERIALIZED (
+  SELECT x.session FROM c CROSS JOIN LATERAL (
+    SELECT s.session FROM {schema}.session s
+    WHERE s.tenant = :tenant AND s.due_at_ms <= c.now
+      AND (s.lane_token IS NULL OR s.lane_expires_at_ms <= c.now)
+    ORDER BY s.due_at_ms, s.session LIMIT 64) x
+), verdict AS MATERIALIZED (
+  SELECT c.now, (SELECT count(*) FROM due) = 64 OR EXISTS (
+    SELECT FROM due d CROSS JOIN LATERAL (
+      (SELECT FROM {schema}.work w WHERE w.tenant = :tenant AND w.session = d.session
+        AND w.state = 'ready' ORDER BY w.seq LIMIT 1)
+      UNION ALL
+      (SELECT FROM {schema}.work w WHERE w.tenant = :tenant AND w.session = d.session
+        AND w.state = 'delayed' AND w.available_at_ms <= c.now
+        ORDER BY w.available_at_ms LIMIT 1)
+      UNION ALL
+      (SELECT FROM {schema}.work w WHERE w.tenant = :tenant AND w.session = d.session
+        AND w.state = 'claimed' AND w.claim_generation IS NOT NULL
+        AND coalesce(w.attempts < w.max_attempts, true)
+        ORDER BY w.claim_generation, w.seq LIMIT 1)
+      UNION ALL
+      (SELECT FROM {schema}.work w WHERE w.tenant = :tenant AND w.session = d.session
+        AND w.state = 'claimed' AND w.claim_generation IS NULL AND w.claim_expires_at_ms <= c.now
+        AND coalesce(w.attempts < w.max_attempts, true)
+        ORDER BY w.claim_expires_at_ms, w.seq LIMIT 1)) x LIMIT 1) AS ready
+  FROM c
+)
+SELECT v.ready, CASE WHEN NOT v.ready THEN least(
+    (SELECT s.due_at_ms FROM {schema}.session s WHERE s.tenant = :tenant
+      AND s.due_at_ms > v.now ORDER BY s.due_at_ms LIMIT 1),
+    (SELECT min(x.lane_expires_at_ms) FROM (
+      SELECT s.lane_expires_at_ms FROM {schema}.session s
+      WHERE s.tenant = :tenant AND s.due_at_ms <= v.now
+      ORDER BY s.due_at_ms, s.session LIMIT 256) x WHERE x.lane_expires_at_ms > v.now)) END
+    AS next_at_ms, v.now AS now_ms
+FROM verdict v
 
 -- name: queue.prune
 -- Forgets keys of settled work whose time is over.

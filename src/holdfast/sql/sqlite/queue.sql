@@ -296,6 +296,7 @@ LEFT JOIN work_seen w ON w.tenant = :tenant AND w.session = :session AND w.work 
 -- What stands at the head of an inbox, and what else there is: why a claim finds nothing.
 -- mode: read
 -- returns: known, deleted, lane_live, lane_expires_at_ms, kind, delivery, any_claimed, next_at_ms
+-- returns: lane_owner, lane_token, lane_generation, now_ms
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   coalesce(s.lane_token IS NOT NULL AND s.lane_expires_at_ms > :now, 0) AS lane_live,
   s.lane_expires_at_ms, f.kind, f.delivery,
@@ -311,7 +312,8 @@ SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
     UNION ALL
     SELECT min(w.claim_expires_at_ms) FROM work w INDEXED BY work_lapse
     WHERE w.tenant = :tenant AND w.session = :session AND w.state = 'claimed'
-      AND w.claim_generation IS NULL AND w.claim_expires_at_ms > :now) x) AS next_at_ms
+      AND w.claim_generation IS NULL AND w.claim_expires_at_ms > :now) x) AS next_at_ms,
+  s.lane_owner, s.lane_token, s.lane_generation, :now AS now_ms
 FROM (SELECT 1)
 LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
 LEFT JOIN work f ON f.tenant = :tenant AND f.session = :session AND f.seq = (
@@ -331,6 +333,44 @@ LEFT JOIN work f ON f.tenant = :tenant AND f.session = :session AND f.seq = (
     SELECT min(w.seq) FROM work w INDEXED BY work_lapse WHERE w.tenant = :tenant
       AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NULL
       AND w.claim_expires_at_ms <= :now AND coalesce(w.attempts < w.max_attempts, 1)) x)
+
+-- name: queue.due
+-- Whether work waits in a session that nobody holds, and when some may do so next.
+-- mode: read
+-- returns: ready, next_at_ms, now_ms
+-- What a session says of when it is due is never too late, but may be too early: so its work is
+-- looked at, in as many sessions as a look may cost. When none of these has any, somebody who
+-- claims puts them right.
+WITH due(session) AS MATERIALIZED (
+  SELECT s.session FROM session s INDEXED BY session_due
+  WHERE s.tenant = :tenant AND s.due_at_ms <= :now
+    AND (s.lane_token IS NULL OR s.lane_expires_at_ms <= :now)
+  ORDER BY s.due_at_ms, s.session LIMIT 64
+), verdict(ready) AS MATERIALIZED (
+  SELECT (SELECT count(*) FROM due) = 64 OR EXISTS (SELECT 1 FROM due d WHERE
+    EXISTS (SELECT 1 FROM work w INDEXED BY work_ready
+      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'ready')
+    OR EXISTS (SELECT 1 FROM work w INDEXED BY work_delayed
+      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'delayed'
+        AND w.available_at_ms <= :now)
+    OR EXISTS (SELECT 1 FROM work w INDEXED BY work_generation
+      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'claimed'
+        AND w.claim_generation IS NOT NULL AND coalesce(w.attempts < w.max_attempts, 1))
+    OR EXISTS (SELECT 1 FROM work w INDEXED BY work_lapse
+      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'claimed'
+        AND w.claim_generation IS NULL AND w.claim_expires_at_ms <= :now
+        AND coalesce(w.attempts < w.max_attempts, 1)))
+)
+SELECT v.ready, CASE WHEN NOT v.ready THEN (SELECT min(x.at) FROM (
+    SELECT min(s.due_at_ms) AS at FROM session s INDEXED BY session_due
+    WHERE s.tenant = :tenant AND s.due_at_ms > :now
+    UNION ALL
+    SELECT min(y.lane_expires_at_ms) FROM (
+      SELECT s.lane_expires_at_ms FROM session s INDEXED BY session_due
+      WHERE s.tenant = :tenant AND s.due_at_ms <= :now
+      ORDER BY s.due_at_ms, s.session LIMIT 256) y WHERE y.lane_expires_at_ms > :now) x) END
+  AS next_at_ms, :now AS now_ms
+FROM verdict v
 
 -- name: queue.prune
 -- Forgets keys of settled work whose time is over.
