@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.contract.errors import Invalid
-from holdfast.contract.limits import MAX_DELAY_MS, MAX_INT
+from holdfast.contract.limits import MAX_DELAY_MS
 from holdfast.contract.queue import (
     Boundary,
     Claim,
@@ -19,6 +19,7 @@ from holdfast.contract.queue import (
     WorkState,
 )
 from holdfast.contract.records import Fence, Page
+from holdfast.core.cursors import cursor_named, cursor_number
 from holdfast.core.payloads import check_id, check_int
 from holdfast.core.queue import STATES, check_claim, check_error, plan_enqueue
 from holdfast.core.sessions import check_ttl
@@ -85,7 +86,7 @@ class BlockingQueue:
         view = self._view
         check_claim(None, boundary="idle", kind="any", limit=limit, works=None, limits=view.limits)
         check_id("owner", owner)
-        check_ttl(lane_ttl_ms)
+        check_ttl(lane_ttl_ms, field="lane_ttl_ms")
         if limit == 0:
             return ClaimedNext(why_not="zero-limit")
         wish = queue.Wish(
@@ -157,15 +158,15 @@ class BlockingQueue:
             if state not in STATES:
                 raise Invalid(field=f"states[{at}]", reason=f"it is one of {', '.join(STATES)}")
         rows = [(state,) for state in dict.fromkeys(states)]
-        place = _number("after", after)
+        place = cursor_number("after", after, 0)
         size = view.page(limit)
         return view.engine.read(queue.list_page, view.tenant, session, rows, place, size)
 
     def dead(self, *, after: str | None = None, limit: int = 100) -> Page[Work]:
         """A page of the dead work of all sessions."""
         view = self._view
-        number, _, session = (after or "0.").partition(".")
-        place = (session, _number("after", number))
+        number, session = cursor_named("after", after, (0, ""))
+        place = (session, number)
         return view.engine.read(queue.dead_page, view.tenant, place, view.page(limit))
 
     def counts(self, *, session: str | None = None) -> WorkCounts:
@@ -184,11 +185,3 @@ class BlockingQueue:
     def prune(self, *, limit: int = 1000) -> int:
         """Forget keys of settled work whose time is over, so many at a time; how many."""
         return self._view.engine.write(queue.prune, self._view.tenant, self._view.page(limit))
-
-
-def _number(field: str, cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    if not (cursor.isascii() and cursor.isdigit()) or int(cursor) > MAX_INT:
-        raise Invalid(field=field, reason="this is not a cursor of this listing")
-    return int(cursor)
