@@ -203,13 +203,15 @@ LEFT JOIN LATERAL (
 -- Forgets keys of settled work whose time is over.
 -- mode: write
 -- returns: pruned
-WITH gone AS (
-  DELETE FROM {schema}.work w USING (
-    SELECT x.session, x.seq FROM (SELECT {schema}.now_ms() AS now OFFSET 0) c
-    CROSS JOIN LATERAL (
-      SELECT o.session, o.seq FROM {schema}.work o
-      WHERE o.tenant = :tenant AND o.state = 'done' AND o.keep_until_ms <= c.now
-      ORDER BY o.keep_until_ms LIMIT :limit FOR UPDATE SKIP LOCKED) x) x
+-- Materialized: a limited list that is joined to would be made anew for each row, and grow.
+WITH lapsed AS MATERIALIZED (
+  SELECT x.session, x.seq FROM (SELECT {schema}.now_ms() AS now OFFSET 0) c
+  CROSS JOIN LATERAL (
+    SELECT o.session, o.seq FROM {schema}.work o
+    WHERE o.tenant = :tenant AND o.state = 'done' AND o.keep_until_ms <= c.now
+    ORDER BY o.keep_until_ms LIMIT :limit FOR UPDATE SKIP LOCKED) x
+), gone AS (
+  DELETE FROM {schema}.work w USING lapsed x
   WHERE w.tenant = :tenant AND w.session = x.session AND w.seq = x.seq AND w.state = 'done'
   RETURNING 1
 )
