@@ -37,7 +37,7 @@ FROM (SELECT {schema}.now_ms() AS now) c
 LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session::text
 
 -- name: queue.renew
--- Moves the expiry of a claim that has no lane, when it still owns all of its work.
+-- Moves the expiry of a claim that has no lane, when what it names is all it owns.
 -- mode: write
 -- children: works(work)
 -- returns: claimed_at_ms, claim_expires_at_ms
@@ -49,19 +49,20 @@ WITH at AS MATERIALIZED (
   SELECT s.session FROM {schema}.session s WHERE s.tenant = :tenant AND s.session = :session
   FOR NO KEY UPDATE
 ), held AS MATERIALIZED (
-  SELECT w.seq, w.claim_expires_at_ms FROM at a JOIN {schema}.work w
+  SELECT w.seq, w.work, w.claim_token, w.claim_expires_at_ms FROM at a JOIN {schema}.work w
     ON w.tenant = :tenant AND w.session = a.session
   WHERE w.claim = :claim AND w.state = 'claimed'
-    AND w.claim_token = :claim_token AND w.work = ANY (:works.work::text[])
   ORDER BY w.seq FOR UPDATE OF w
 ), timed AS MATERIALIZED (
   SELECT h.seq, c.now FROM held h CROSS JOIN (SELECT {schema}.now_ms() AS now) c
-  WHERE h.claim_expires_at_ms > c.now
+  WHERE h.claim_expires_at_ms > c.now AND h.claim_token = :claim_token
+    AND h.work = ANY (:works.work::text[])
 ), renewed AS (
   UPDATE {schema}.work w
   SET claim_expires_at_ms = greatest(w.claim_expires_at_ms, t.now + :ttl_ms::bigint)
   FROM timed t WHERE w.tenant = :tenant AND w.session = :session AND w.seq = t.seq
-    AND (SELECT count(*) FROM timed) = :works.n::bigint
+    AND :works.n::bigint = ALL (
+      ARRAY[(SELECT count(*) FROM held), (SELECT count(*) FROM timed)]) -- guard: renewed
   RETURNING w.claimed_at_ms, w.claim_expires_at_ms
 )
 SELECT claimed_at_ms, claim_expires_at_ms FROM renewed LIMIT 1

@@ -189,18 +189,18 @@ SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
 FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
 
 -- name: queue.renew
--- Moves the expiry of a claim that has no lane, when it still owns all of its work.
+-- Moves the expiry of a claim that has no lane, when what it names is all it owns.
 -- mode: write
 -- children: works(work)
 -- returns: claimed_at_ms, claim_expires_at_ms
 -- explains: known, deleted
 -- step: guard
 SELECT w.claimed_at_ms, max(max(w.claim_expires_at_ms), :now + :ttl_ms) AS claim_expires_at_ms
-FROM json_each(:works.work) x
-CROSS JOIN work w INDEXED BY work_id
-  ON w.tenant = :tenant AND w.session = :session AND w.work = x.value
-WHERE w.claim = :claim AND w.claim_token = :claim_token AND w.claim_expires_at_ms > :now
-HAVING count(*) = :works.n
+FROM work w INDEXED BY work_claim
+WHERE w.tenant = :tenant AND w.session = :session AND w.claim = :claim AND w.state = 'claimed'
+HAVING count(*) = :works.n AND :works.n = count(*) FILTER (
+  WHERE w.claim_token = :claim_token AND w.claim_expires_at_ms > :now
+    AND w.work IN (SELECT value FROM json_each(:works.work))) -- guard: renewed
 -- step: each works
 UPDATE work INDEXED BY work_id SET claim_expires_at_ms = :claim_expires_at_ms
 WHERE tenant = :tenant AND session = :session AND work = :works.work
