@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.contract.errors import Invalid
-from holdfast.contract.limits import MAX_DELAY_MS
+from holdfast.contract.limits import MAX_DELAY_MS, MAX_INT
 from holdfast.contract.queue import (
     Boundary,
     Claim,
@@ -160,7 +160,7 @@ class Queue:
             if state not in STATES:
                 raise Invalid(field=f"states[{at}]", reason=f"it is one of {', '.join(STATES)}")
         rows = [(state,) for state in dict.fromkeys(states)]
-        place = cursor_number("after", after, 0)
+        place = cursor_number("after", after, -1 - MAX_INT)
         size = view.page(limit)
         return await view.engine.read(queue.list_page, view.tenant, session, rows, place, size)
 

@@ -247,7 +247,8 @@ CROSS JOIN (SELECT {schema}.now_ms() AS now) c
 WHERE w.tenant = :tenant AND w.session = :session AND w.key = :key
 
 -- name: queue.list
--- A page of the work of a session, in order, in the states that are asked for.
+-- A page of the work of a session, in order, in the states that are asked for. A state that there
+-- is not is shown to whoever reads, and is damage.
 -- mode: read
 -- children: states(state)
 -- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
@@ -260,8 +261,9 @@ SELECT w.until_ms > c.now AS live,
 FROM {schema}.work_seen w
 CROSS JOIN (SELECT {schema}.now_ms() AS now) c
 WHERE w.tenant = :tenant AND w.session = :session AND w.seq > :after::bigint
-  AND CASE WHEN w.until_ms > c.now THEN w.state ELSE w.then_state END
-    = ANY (:states.state::text[])
+  AND (CASE WHEN w.until_ms > c.now THEN w.state ELSE w.then_state END
+      = ANY (:states.state::text[])
+    OR w.state NOT IN ('ready', 'delayed', 'claimed', 'dead', 'done'))
 ORDER BY w.seq LIMIT :limit
 
 -- name: queue.dead

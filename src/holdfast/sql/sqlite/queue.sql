@@ -358,7 +358,8 @@ FROM work_seen w
 WHERE w.tenant = :tenant AND w.session = :session AND w.key = :key
 
 -- name: queue.list
--- A page of the work of a session, in order, in the states that are asked for.
+-- A page of the work of a session, in order, in the states that are asked for. A state that there
+-- is not is shown to whoever reads, and is damage.
 -- mode: read
 -- children: states(state)
 -- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
@@ -370,8 +371,9 @@ SELECT w.until_ms > :now AS live,
   w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
 FROM work_seen w
 WHERE w.tenant = :tenant AND w.session = :session AND w.seq > :after
-  AND CASE WHEN w.until_ms > :now THEN w.state ELSE w.then_state END
-    IN (SELECT value FROM json_each(:states.state))
+  AND (CASE WHEN w.until_ms > :now THEN w.state ELSE w.then_state END
+      IN (SELECT value FROM json_each(:states.state))
+    OR w.state NOT IN ('ready', 'delayed', 'claimed', 'dead', 'done'))
 ORDER BY w.seq LIMIT :limit
 
 -- name: queue.dead
