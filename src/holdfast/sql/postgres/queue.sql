@@ -129,7 +129,9 @@ RETURNING w.state IN ('ready', 'dead') OR (w.state = 'delayed' AND w.available_a
 -- name: queue.requeue
 -- Puts dead work back at its place, as if it had never been tried.
 -- mode: write
--- returns: seq
+-- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
+-- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
+-- returns: settled_turn, process, event
 -- explains: known, deleted, state
 -- step: guard
 WITH held AS MATERIALIZED (
@@ -148,13 +150,16 @@ WITH held AS MATERIALIZED (
       AND CASE WHEN w.claim_generation IS NULL THEN w.claim_expires_at_ms <= t.now
         ELSE w.claim_generation <> t.lane_generation OR t.lane_token IS NULL
           OR t.lane_expires_at_ms <= t.now END))
-  RETURNING w.seq, t.at
+  RETURNING w.*, t.at
 ), due AS (
   UPDATE {schema}.session s SET due_at_ms = least(s.due_at_ms,
     CASE WHEN s.lane_token IS NOT NULL THEN greatest(b.at, s.lane_expires_at_ms) ELSE b.at END)
   FROM back b WHERE s.tenant = :tenant AND s.session = :session
 )
-SELECT seq FROM back
+SELECT true AS live, session, work, seq, key, kind, delivery, slot, merge_key, state,
+  available_at_ms, enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner,
+  settled_turn, process, event
+FROM back
 -- step: refused
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   CASE WHEN w.until_ms > c.now THEN w.state ELSE w.then_state END AS state

@@ -257,7 +257,9 @@ DELETE FROM work WHERE tenant = :tenant AND session = :session AND seq = (
 -- name: queue.requeue
 -- Puts dead work back at its place, as if it had never been tried.
 -- mode: write
--- returns: seq
+-- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
+-- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
+-- returns: settled_turn, process, event
 -- explains: known, deleted, state
 -- step: guard
 SELECT w.seq FROM work_seen w
@@ -272,6 +274,12 @@ WHERE tenant = :tenant AND session = :session AND seq = :seq
 UPDATE session SET due_at_ms = min(coalesce(due_at_ms, 9223372036854775807), max(:now + :delay_ms,
   CASE WHEN lane_token IS NULL THEN 0 ELSE lane_expires_at_ms END))
 WHERE tenant = :tenant AND session = :session
+-- step: rows
+SELECT 1 AS live,
+  w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
+  w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
+  w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
+FROM work w WHERE w.tenant = :tenant AND w.session = :session AND w.seq = :seq
 -- step: refused
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   CASE WHEN w.until_ms > :now THEN w.state ELSE w.then_state END AS state
