@@ -25,9 +25,12 @@ from holdfast.contract.errors import LaneLost
 from holdfast.contract.records import NewNode, Turn, Usage
 from holdfast.testing.postgres_server import PostgresServer
 from holdfast.testing.race_laws import RACES
+from holdfast.testing.race_laws_queue import QUEUE_RACES
 from holdfast.testing.races import RACERS, Arena, ProcessRacer, Race, ThreadRacer
 
 ROUNDS = int(os.environ.get("HOLDFAST_ROUNDS", "300"))
+ALL = (*RACES, *QUEUE_RACES)
+Arenas = tuple[str, dict[bool, Arena]]
 COMMITS = [race for race in RACES if race.name.startswith("commit-")]
 
 # Content that is named and not there, and content that is there and nobody names.
@@ -60,11 +63,21 @@ def fresh_tenant() -> str:
     return f"t{uuid.uuid4().hex}"
 
 
+@contextmanager
+def arenas(url: str, **options: Any) -> Iterator[Arenas]:
+    """One for most races, and one in a tenant of its own for those that are run alone."""
+    with (
+        arena(url, fresh_tenant(), **options) as shared,
+        arena(url, fresh_tenant(), **options) as empty,
+    ):
+        yield url, {False: shared, True: empty}
+
+
 @pytest.fixture(scope="module")
-def sqlite_races(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Arena]]:
+def sqlite_races(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arenas]:
     path = str(tmp_path_factory.mktemp("races") / "agents.db")
-    with arena(path, fresh_tenant(), synchronous="normal") as found:
-        yield path, found
+    with arenas(path, synchronous="normal") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +91,9 @@ def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def postgres_races(postgres_database: str) -> Iterator[tuple[str, Arena]]:
-    with arena(postgres_database, fresh_tenant(), pool_size=3, allow_unsafe=True) as found:
-        yield postgres_database, found
+def postgres_races(postgres_database: str) -> Iterator[Arenas]:
+    with arenas(postgres_database, pool_size=3, allow_unsafe=True) as found:
+        yield found
 
 
 def sqlite_count(path: str, query: str) -> int:
@@ -102,22 +115,22 @@ def troubles(server: PostgresServer) -> tuple[int, int]:
     return log.count("deadlock detected"), log.count("duplicate key value")
 
 
-@pytest.mark.parametrize("race", RACES, ids=lambda race: race.name)
-def test_race_on_sqlite(sqlite_races: tuple[str, Arena], race: Race) -> None:
+@pytest.mark.parametrize("race", ALL, ids=lambda race: race.name)
+def test_race_on_sqlite(sqlite_races: Arenas, race: Race) -> None:
     """Four handles on one file, each in a thread."""
     path, found = sqlite_races
-    found.run(race, ROUNDS)
+    found[race.alone].run(race, ROUNDS)
     assert (sqlite_count(path, DANGLING), sqlite_count(path, LEFT)) == (0, 0)
 
 
-@pytest.mark.parametrize("race", RACES, ids=lambda race: race.name)
+@pytest.mark.parametrize("race", ALL, ids=lambda race: race.name)
 def test_race_on_postgres(
-    postgres_races: tuple[str, Arena], postgres_server: PostgresServer, race: Race
+    postgres_races: Arenas, postgres_server: PostgresServer, race: Race
 ) -> None:
     """Four handles with pools of their own, so that no merging keeps the rivals apart."""
     url, found = postgres_races
     before = troubles(postgres_server)
-    found.run(race, ROUNDS)
+    found[race.alone].run(race, ROUNDS)
     counts = [postgres_count(postgres_server, url, query) for query in (DANGLING, LEFT)]
     assert counts == [0, 0]
     assert troubles(postgres_server) == before
