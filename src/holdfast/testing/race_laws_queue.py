@@ -283,6 +283,11 @@ def _next_or_deleted(s: str, given: list[Any]) -> list[Ask]:
     return [next_one("bob"), on("delete", f"{s}-1"), next_one("eve"), on("delete", f"{s}-2")]
 
 
+def _next_or_cancelled(s: str, given: list[Any]) -> list[Ask]:
+    cancel = on("queue.cancel", s, work=only(Work, given).work)
+    return [next_one("bob"), cancel, next_one("eve"), cancel]
+
+
 def _next_or_settled(s: str, given: list[Any]) -> list[Ask]:
     claim, fence = only(Claim, given), only(Lane, given).fence
     return [
@@ -440,6 +445,11 @@ QUEUE_RACES = (
         "next-deleted",
         "A session that is deleted is given to nobody.",
         sessions("-1", "-2"), _next_or_deleted, TWO, alone=True,
+    ),
+    Race(
+        "next-cancel",
+        "Work is cancelled before its session is given to somebody, or not at all.",
+        inbox("a"), _next_or_cancelled, OWN, (1,), alone=True,
     ),
     Race(
         "next-settle",
