@@ -32,6 +32,8 @@ ROUNDS = int(os.environ.get("HOLDFAST_ROUNDS", "300"))
 ALL = (*RACES, *QUEUE_RACES)
 Arenas = tuple[str, dict[bool, Arena]]
 COMMITS = [race for race in RACES if race.name.startswith("commit-")]
+NEXT = [race for race in QUEUE_RACES if race.name == "next"]
+SETTLES = [race for race in QUEUE_RACES if race.name.startswith("settle")]
 
 # Content that is named and not there, and content that is there and nobody names.
 DANGLING = """
@@ -146,7 +148,7 @@ def test_races_in_processes(sqlite_path: Path) -> None:
         for racer in racers:
             stack.callback(racer.close)
         found = Arena([home], racers, random.getrandbits(32))
-        for race in COMMITS[:3]:
+        for race in (*NEXT, *COMMITS[:3], *SETTLES):
             found.run(race, ROUNDS)
 
 
@@ -160,7 +162,7 @@ def test_races_through_one_handle(
     if kind == "postgres":
         url, own = request.getfixturevalue("postgres_database"), {"allow_unsafe": True}
     with arena(url, fresh_tenant(), handles=1, **own) as found:
-        for race in COMMITS:
+        for race in (*COMMITS, *SETTLES):
             found.run(race, max(1, ROUNDS // 6))
 
 
