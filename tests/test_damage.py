@@ -407,20 +407,20 @@ async def test_a_total_that_overflows_when_it_is_read_is_told(database: Database
         await others_go_on(store)
 
 
-WORK_DAMAGE = [
-    "UPDATE work SET kind = 'wish'",
-    "UPDATE work SET delivery = 'never'",
-    "UPDATE work SET slot = 'both'",
-    "UPDATE work SET state = 'gone', claim = NULL",
-    "UPDATE work SET seq = -1",
-    "UPDATE work SET attempts = -5",
-    "UPDATE work SET work = 'renamed'",
-    "work.items",
-    "work.digest",
-]
+WORK_DAMAGE = {
+    "kind": "UPDATE work SET kind = 'wish'",
+    "delivery": "UPDATE work SET delivery = 'never'",
+    "slot": "UPDATE work SET slot = 'both'",
+    "state": "UPDATE work SET state = 'gone', claim = NULL",
+    "seq": "UPDATE work SET seq = -1",
+    "attempts": "UPDATE work SET attempts = -5",
+    "name": "UPDATE work SET work = 'renamed'",
+    "items": "work.items",
+    "digest": "work.digest",
+}
 
 
-@pytest.mark.parametrize("what", WORK_DAMAGE)
+@pytest.mark.parametrize("what", WORK_DAMAGE.values(), ids=WORK_DAMAGE)
 async def test_damaged_work_is_a_typed_error_and_is_never_passed_over(
     database: Database, what: str
 ) -> None:

@@ -21,7 +21,8 @@ import asyncpg
 import pytest
 
 import holdfast
-from holdfast.contract.errors import LaneLost
+from holdfast.contract.errors import ClaimLost, LaneLost
+from holdfast.contract.queue import NewWork
 from holdfast.contract.records import NewNode, Turn, Usage
 from holdfast.testing.postgres_server import PostgresServer
 from holdfast.testing.race_laws import RACES
@@ -230,6 +231,58 @@ async def test_a_lane_that_lapses_while_a_turn_waits_is_lost(postgres_database: 
     with pytest.raises(LaneLost):
         await waiting
     assert await store.sessions.receipt("s", "t") is None
+    await rival.close()
+    await store.close()
+
+
+async def test_a_claim_that_is_given_back_while_a_turn_waits_is_lost(
+    postgres_database: str,
+) -> None:
+    """A turn that waited for the session is judged by what is claimed after the wait: when its work
+    was given back meanwhile, it is refused."""
+    store = await holdfast.open(postgres_database, tenant=fresh_tenant(), allow_unsafe=True)
+    await store.sessions.create("s")
+    await store.queue.enqueue(NewWork(session="s", payloads=["w"], key="k"))
+    claim = (await store.queue.claim("s", "ada")).claim
+    assert claim is not None
+    rival = await asyncpg.connect(postgres_database)
+    watch = await asyncpg.connect(postgres_database)
+    async with rival.transaction():
+        assert await store.on(rival).queue.abandon(claim) == 1
+        turn = Turn(session="s", turn="t", claims=[claim.settlement])
+        waiting = asyncio.create_task(store.sessions.commit(turn))
+        while not waiting.done() and not await watch.fetchval(
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+        ):
+            await asyncio.sleep(0.01)
+    with pytest.raises(ClaimLost):
+        await waiting
+    assert await store.sessions.receipt("s", "t") is None
+    assert (await store.queue.list("s")).items[0].state == "ready"
+    await watch.close()
+    await rival.close()
+    await store.close()
+
+
+async def test_work_that_is_claimed_while_a_cancel_waits_is_kept(postgres_database: str) -> None:
+    """A cancel that waited is judged by who holds the lane after the wait: when a session was
+    handed out meanwhile, its work is not removed."""
+    store = await holdfast.open(postgres_database, tenant=fresh_tenant(), allow_unsafe=True)
+    await store.sessions.create("s")
+    work = (await store.queue.enqueue(NewWork(session="s", payloads=["w"]))).work
+    rival = await asyncpg.connect(postgres_database)
+    watch = await asyncpg.connect(postgres_database)
+    async with rival.transaction():
+        taken = await store.on(rival).queue.claim_next("bob")
+        assert taken.claim is not None
+        waiting = asyncio.create_task(store.queue.cancel("s", work.work))
+        while not waiting.done() and not await watch.fetchval(
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+        ):
+            await asyncio.sleep(0.01)
+    assert await waiting is None
+    assert (await store.queue.list("s")).items == taken.claim.work
+    await watch.close()
     await rival.close()
     await store.close()
 

@@ -308,9 +308,11 @@ QUEUE_GUARDS = (
         "claim-whole", CLAIM_WHOLE, TURNS,
         "WHERE c.n <> k.held OR c.n <> k.ours", "WHERE c.n <> k.ours", "settling", "k04",
     ),
-    _post(
-        "settle-lock", "what is settled is judged before it is locked", TURNS,
-        "\n    ORDER BY s.session FOR NO KEY UPDATE;", ";", "settle-abandon",
+    Guard(
+        "work-settle-lock", "PostgreSQL", "what is settled is judged before it is locked",
+        MIGRATION, TURNS,
+        "\n    ORDER BY s.session FOR NO KEY UPDATE;", ";",
+        ("tests/test_races.py::test_a_claim_that_is_given_back_while_a_turn_waits_is_lost",),
     ),
     _post(
         "held", HELD, "abandon",
@@ -335,9 +337,10 @@ QUEUE_GUARDS = (
         "AND (w.state <> 'claimed' OR NOT coalesce(CASE", "AND (true OR NOT coalesce(CASE",
         "queue", "090",
     ),
-    _post(
-        "cancel-lock", "work is cancelled while somebody claims it", "cancel",
-        " FOR NO KEY UPDATE\n", "\n", "next-cancel",
+    Guard(
+        "work-cancel-lock", "PostgreSQL", "work is cancelled while somebody claims it",
+        f"{POSTGRES}/queue.sql", "-- name: queue.cancel\n", " FOR NO KEY UPDATE\n", "\n",
+        ("tests/test_races.py::test_work_that_is_claimed_while_a_cancel_waits_is_kept",),
     ),
     _post(
         "renewed", RENEWED, "renew",
