@@ -20,6 +20,7 @@ from holdfast.contract.records import (
 )
 from holdfast.contract.stores import SessionOrder
 from holdfast.core import topics
+from holdfast.core.cursors import cursor_named, cursor_number
 from holdfast.core.payloads import check_id, check_int, check_text
 from holdfast.core.sessions import check_place, check_tags, rewind_params
 from holdfast.core.turns import plan_commit
@@ -64,12 +65,7 @@ class Sessions:
             raise Invalid(field="order", reason="it is 'active' or 'created'")
         if forked_from is not None:
             check_id("forked_from", forked_from)
-        place, name = MAX_INT, ""
-        if after is not None:
-            number, dot, name = after.partition(".")
-            if not dot or not (number.isascii() and number.isdigit()) or int(number) > MAX_INT:
-                raise Invalid(field="after", reason="this is not a cursor of this listing")
-            place = int(number)
+        place, name = cursor_named("after", after, (MAX_INT, ""))
         return await view.engine.read(
             sessions.list_page,
             view.tenant,
@@ -181,7 +177,7 @@ class Sessions:
         """The retained revisions, newest first."""
         view = self._view
         check_id("session", session)
-        before = sessions.revision_cursor(after)
+        before = cursor_number("after", after, MAX_INT)
         return await view.engine.read(
             sessions.revisions, view.tenant, session, before, view.page(limit)
         )

@@ -20,6 +20,7 @@ from holdfast.contract.queue import (
 )
 from holdfast.contract.records import Fence, Page
 from holdfast.core import topics
+from holdfast.core.cursors import cursor_named, cursor_number
 from holdfast.core.payloads import check_id, check_int
 from holdfast.core.queue import STATES, check_claim, check_error, plan_enqueue
 from holdfast.core.sessions import check_ttl
@@ -89,7 +90,7 @@ class BlockingQueue:
         view = self._view
         check_claim(None, boundary="idle", kind="any", limit=limit, works=None, limits=view.limits)
         check_id("owner", owner)
-        check_ttl(lane_ttl_ms)
+        check_ttl(lane_ttl_ms, field="lane_ttl_ms")
         if limit == 0:
             return ClaimedNext(why_not="zero-limit")
         wish = queue.Wish(
@@ -170,15 +171,15 @@ class BlockingQueue:
             if state not in STATES:
                 raise Invalid(field=f"states[{at}]", reason=f"it is one of {', '.join(STATES)}")
         rows = [(state,) for state in dict.fromkeys(states)]
-        place = _number("after", after)
+        place = cursor_number("after", after, -1 - MAX_INT)
         size = view.page(limit)
         return view.engine.read(queue.list_page, view.tenant, session, rows, place, size)
 
     def dead(self, *, after: str | None = None, limit: int = 100) -> Page[Work]:
         """A page of the dead work of all sessions."""
         view = self._view
-        number, _, session = (after or "0.").partition(".")
-        place = (session, _number("after", number))
+        number, session = cursor_named("after", after, (0, ""))
+        place = (session, number)
         return view.engine.read(queue.dead_page, view.tenant, place, view.page(limit))
 
     def counts(self, *, session: str | None = None) -> WorkCounts:
@@ -202,11 +203,3 @@ class BlockingQueue:
         """Tell who waits for work that there may be some, here and in general."""
         view = self._view
         view.engine.publish(topics.inbox(view.tenant, session))
-
-
-def _number(field: str, cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    if not (cursor.isascii() and cursor.isdigit()) or int(cursor) > MAX_INT:
-        raise Invalid(field=field, reason="this is not a cursor of this listing")
-    return int(cursor)
