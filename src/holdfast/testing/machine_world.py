@@ -1,25 +1,24 @@
 """The world of the state machine: real stores and their oracles, asked the same and compared.
 
-What may differ is named here: a store has its own clock, its own names for states and its own
-cursors. Times must be the oracle's in order, and equal where the oracle's are equal; names must
-correspond one to one; cursors must lead through the same listing. All else must be equal.
+A call is asked of both with the same values, and the answers are compared at once; what later
+calls refer to, such as a lease that was given, is remembered for each side.
 """
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from holdfast.contract.errors import ComponentMissing, HoldfastError, Invalid, NotRetained
-from holdfast.contract.queue import Claim, Claimed, ClaimedNext, NewWork, Work
+from holdfast.contract.errors import HoldfastError
+from holdfast.contract.queue import Claim, Claimed, ClaimedNext, NewWork
 from holdfast.contract.records import Fence, History, NewNode, Node, Page, Turn, WorkClaim
 from holdfast.testing.machine_calls import Again, Call, Fresh, Live, Proof, Seen, Step, built
+from holdfast.testing.machine_compare import Comparison, Differs
 from holdfast.testing.machine_queue_calls import Heads, Held, Settled, Standing, Taken
 from holdfast.testing.oracle import Oracle
 
@@ -31,10 +30,6 @@ FACADES = {
     **dict.fromkeys(("totals", "rows"), "usage"),
 }
 """Where a method is; the queue's, of which some have names of others, are named with it."""
-
-AMOUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "cost_micros")
-# What an error says in words is for people.
-WORDS = {Invalid: {"reason"}, NotRetained: {"what"}, ComponentMissing: {"component"}}
 
 
 class Ticker:
@@ -97,10 +92,6 @@ class Side:
     known: list[str] = field(default_factory=list)
 
 
-class Differs(AssertionError):
-    """The store and the oracle do not say the same"""
-
-
 class World:
     """Plays calls on stores and oracles, and compares. In a `certain` world nothing is asked whose
     answer the contract leaves open, so that two stores are left with the same rows."""
@@ -124,8 +115,7 @@ class World:
         self.seen: Counter[str] = Counter()
         self.log: list[str] = []
         self._fresh = 0
-        self._times: dict[int, int] = {}
-        self._ordered: list[int] = []
+        self._comparison = Comparison()
 
     # --- playing
 
@@ -276,107 +266,12 @@ class World:
 
     def _compare(self, side: Side, name: str, args: dict[str, Any], model: Any, real: Any) -> None:
         try:
-            if isinstance(real, HoldfastError) or isinstance(model, HoldfastError):
-                self._same_error(args, model, real)
-            elif name == "totals":
-                self._same(side, _sorted_totals(model, args), _sorted_totals(real, args))
-            elif name == "list":
-                self._same_listing(side, args, model, real)
-            elif name == "queue.claim_next" and real.why_not is not None:
-                _same_refusal(model, real)
-            else:
-                self._same(side, model, real)
+            self._comparison.compare(side.names, name, args, model, real)
         except Differs as difference:
             told = "\n  ".join(self.log[-40:])
             raise Differs(
                 f"{name}: {difference}\noracle: {model!r}\nstore:  {real!r}\nafter\n  {told}"
             ) from (real if isinstance(real, BaseException) else None)
-
-    def _same_error(self, args: dict[str, Any], model: Any, real: Any) -> None:
-        if type(model) is not type(real):
-            raise Differs("another outcome")
-        if isinstance(real, ComponentMissing):
-            # Where several components name the content, any of them is the one.
-            named = args["it"].state[real.component]
-            if named.digest != real.digest:
-                raise Differs("the field component")
-        for key in model.fields.keys() | real.fields.keys():
-            if key in WORDS.get(type(real), ()):
-                continue
-            one, two = model.fields.get(key), real.fields.get(key)
-            if key.endswith("_ms"):
-                self._same_time(one, two)
-            elif one != two:
-                raise Differs(f"the field {key}")
-
-    def _same_listing(self, side: Side, args: dict[str, Any], model: Any, real: Any) -> None:
-        """Times of a store may be equal where the oracle's are not, so the order is its own."""
-        by_id = {info.session: info for info in real.items}
-        self._same(side, {info.session: info for info in model.items}, by_id)
-        if args.get("order") == "created":
-            keys = [(info.created_at_ms, info.session) for info in real.items]
-        else:
-            keys = [(info.active_at_ms // 60_000, info.session) for info in real.items]
-        if keys != sorted(keys, reverse=True):
-            raise Differs("the order of the listing")
-
-    def _same(self, side: Side, model: Any, real: Any, where: str = "") -> None:
-        """Walk both answers; `where` names the place of a difference."""
-        if type(model) is not type(real):
-            raise Differs(f"{where}: {model!r}, not {real!r}")
-        if isinstance(model, msgspec.Struct):
-            for key in model.__struct_fields__:
-                one, two = getattr(model, key), getattr(real, key)
-                inner = f"{where}.{key}"
-                if key.endswith("_ms"):
-                    self._same_time(one, two, inner)
-                elif key == "state" and not isinstance(one, dict) and not isinstance(model, Work):
-                    self._same_name(side, one, two, inner)
-                elif key == "before":
-                    _same_cursor(cast(History, model), cast(History, real))
-                elif key == "next":
-                    if (one is None) != (two is None):
-                        raise Differs(f"{inner}: one listing goes on")
-                else:
-                    self._same(side, one, two, inner)
-        elif isinstance(model, dict):
-            if model.keys() != real.keys():
-                raise Differs(f"{where}: {sorted(model)}, not {sorted(real)}")
-            for key in model:
-                self._same(side, model[key], real[key], f"{where}[{key!r}]")
-        elif isinstance(model, tuple):
-            if len(model) != len(real):
-                raise Differs(f"{where}: {len(model)} entries, not {len(real)}")
-            for number, (one, two) in enumerate(zip(model, real, strict=True)):
-                self._same(side, one, two, f"{where}[{number}]")
-        elif model != real:
-            raise Differs(f"{where}: {model!r}, not {real!r}")
-
-    def _same_time(self, model: int | None, real: int | None, where: str = "time") -> None:
-        if model is None or real is None:
-            if model is not real:
-                raise Differs(f"{where}: {model!r}, not {real!r}")
-            return
-        if model in self._times:
-            if self._times[model] != real:
-                raise Differs(f"{where}: {real} is not the time that was told before")
-            return
-        at = bisect.bisect(self._ordered, model)
-        near = self._ordered[max(0, at - 1) : at + 1]
-        for other in near:
-            if (other < model) != (self._times[other] < real) and self._times[other] != real:
-                raise Differs(f"{where}: {real} is out of order")
-        self._times[model] = real
-        self._ordered.insert(at, model)
-
-    def _same_name(self, side: Side, model: str | None, real: str | None, where: str) -> None:
-        if model is None or real is None:
-            if model is not real:
-                raise Differs(f"{where}: {model!r}, not {real!r}")
-        elif side.names.setdefault(f"model {model}", real) != real or (
-            side.names.setdefault(f"store {real}", model) != model
-        ):
-            raise Differs(f"{where}: the state has two names")
 
     # --- reading back
 
@@ -495,17 +390,6 @@ def _of_queue(side: Side, session: str, mark: Held | Settled | Standing | Heads)
     return (latest,)
 
 
-def _same_refusal(model: Any, real: ClaimedNext) -> None:
-    """Why there is no next session. When there may be one is known of what waits; of what was taken
-    away meanwhile it may still be believed."""
-    if model.claim is not None or model.why_not not in ("empty", real.why_not):
-        raise Differs("another reason")
-    if real.why_not not in ("zero-limit", "empty", "not-yet-available"):
-        raise Differs("another reason")
-    if (real.next_at_ms is not None) != (real.why_not == "not-yet-available"):
-        raise Differs("the time that goes with the reason")
-
-
 def _seen(nodes: Sequence[Node], mark: Any) -> Any:
     """What a mark of a node stands for; anything else stands for itself."""
     if not isinstance(mark, Seen):
@@ -542,27 +426,3 @@ def _kind(real: Any) -> str:
     if isinstance(real, bool | int):
         return str(bool(real))
     return "nothing" if real is None else "answer"
-
-
-def _same_cursor(model: History, real: History) -> None:
-    """A cursor leads on where the oracle's does, and ends at the root; at a cut either may be."""
-    reaches_root = not model.nodes or model.nodes[0].parent is None
-    if (model.before is not None and real.before is None) or (
-        reaches_root and real.before is not None
-    ):
-        raise Differs(f"the cursor {real.before!r} where the oracle has {model.before!r}")
-
-
-def _sorted_totals(totals: Sequence[Any], args: dict[str, Any]) -> dict[str, Any]:
-    """Totals by what they are of; a day is the store's own, so days are added up."""
-    found: dict[str, Any] = {}
-    for total in totals:
-        if ("day" in args.get("by", ())) != (total.day is not None):
-            raise Differs("the day")
-        used = total.usage
-        key = repr((total.session, used.source, used.model, used.currency))
-        sums = found.setdefault(key, {"entries": 0, **dict.fromkeys(AMOUNTS, 0)})
-        sums["entries"] += total.entries
-        for name in AMOUNTS:
-            sums[name] += getattr(used, name)
-    return found
