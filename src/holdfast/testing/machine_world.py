@@ -9,16 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from holdfast.contract.errors import HoldfastError
+from holdfast.contract.processes import PrunedProcesses
 from holdfast.contract.queue import Claim, Claimed, ClaimedNext, NewWork
-from holdfast.contract.records import Fence, History, NewNode, Node, Page, Turn, WorkClaim
+from holdfast.contract.records import Deleted, Fence, History, NewNode, Node, Turn, WorkClaim
 from holdfast.testing.machine_calls import Again, Call, Fresh, Live, Proof, Seen, Step, built
 from holdfast.testing.machine_compare import Comparison, Differs
+from holdfast.testing.machine_process_world import (
+    ProcessSide,
+    glances,
+    looks,
+    process_kind,
+    studies,
+    walks,
+)
 from holdfast.testing.machine_queue_calls import Heads, Held, Settled, Standing, Taken
 from holdfast.testing.oracle import Oracle
 
@@ -29,7 +39,11 @@ FACADES = {
     **dict.fromkeys(("claim", "renew", "release", "read", "displace"), "lanes"),
     **dict.fromkeys(("totals", "rows"), "usage"),
 }
-"""Where a method is; the queue's, of which some have names of others, are named with it."""
+"""Where a method is; those of the queue and of processes, of which some have names of others, are
+named with it."""
+
+NUMBERED = {"processes.events", "processes.wakes"}
+"""The listings whose cursor is a number that may also be named."""
 
 
 class Ticker:
@@ -90,6 +104,7 @@ class Side:
     latest: dict[str, dict[str, Any]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     known: list[str] = field(default_factory=list)
+    processes: ProcessSide = field(init=False)
 
 
 class World:
@@ -112,6 +127,8 @@ class World:
         self.sides = [
             Side(open_tenant(number), Oracle(clock, minter.again)) for number in range(tenants)
         ]
+        for side in self.sides:
+            side.processes = ProcessSide(side.oracle, certain, partial(self._live, side), clock)
         self.seen: Counter[str] = Counter()
         self.log: list[str] = []
         self._fresh = 0
@@ -137,26 +154,37 @@ class World:
         called = dict(args)
         positional = [args.pop("it")] if "it" in args else []
         self.minter.begin()
+        own = dict(args)
+        if name == "processes.changes":
+            own["after"], args["after"] = side.processes.cursors(args.get("after"))
         real = _outcome(method_of(side.store, name), positional, args)
+        args = own
         if isinstance(real, ClaimedNext):
             side.oracle.queue.told = None if real.lane is None else real.lane.session
+        if isinstance(real, PrunedProcesses):
+            side.oracle.processes.told = real.processes
         presented = args.get("claim")
         if presented is not None and presented.claim in side.own_claims:
             # The oracle has times of its own, and is shown its own claim.
-            own = side.own_claims[presented.claim]
-            args = {**args, "claim": msgspec.structs.replace(own, token=presented.token)}
+            mine = side.own_claims[presented.claim]
+            args = {**args, "claim": msgspec.structs.replace(mine, token=presented.token)}
         model = _outcome(method_of(side.oracle, name), positional, args)
         self._compare(side, name, called, model, real)
         self._remember(side, name, args, model, real)
-        kind = f"{name}: {_kind(real)}"
+        kind = f"{name}: {_kind(name, real)}"
         if positional and isinstance(positional[0], Turn) and positional[0].claims:
             kind = kind.replace("commit: replayed False", "commit: settled")
         self.seen[kind] += 1
+        for told in ("orphaned", "preserved") if isinstance(real, Deleted) else ():
+            self.seen[f"{name}: {told}"] += len(getattr(real, told))
         return kind
 
     def _remember(self, side: Side, name: str, args: dict[str, Any], model: Any, real: Any) -> None:
         """What later calls refer to."""
         if isinstance(real, HoldfastError):
+            return
+        if name.startswith("processes."):
+            side.processes.remember(name, model, real)
             return
         lane = real if name in ("claim", "renew") else getattr(real, "lane", None)
         if lane is not None:
@@ -171,6 +199,8 @@ class World:
     def _made(self, side: Side, call: Call) -> tuple[str, dict[str, Any]] | None:
         """The call with its marks replaced by values of the moment."""
         name, args = call.name, dict(call.args)
+        if name.startswith("processes."):
+            return side.processes.made(name, args)
         if name == "again":
             mark: Again = args["turn"]
             if mark.change in side.latest:
@@ -276,8 +306,11 @@ class World:
     # --- reading back
 
     def glance(self, call: Call) -> None:
-        """Read something of the session a call was about, each time something else."""
+        """Read something of the session or process a call was about, each time something else."""
         side = self.sides[call.tenant]
+        if call.name.startswith("processes."):
+            self._ask(side, *glances(side.processes.at, len(self.log)))
+            return
         session = call.args.get("session") or "s0"
         if isinstance(session, Live):
             session = self._live(side, session.number)
@@ -297,6 +330,8 @@ class World:
             self._ask(side, "queue.counts", {})
             self._ask(side, "list", {})
             self._ask(side, "totals", {"by": ("session", "source", "model")})
+            for name, args in looks(side.oracle.processes.named("any")):
+                self._ask(side, name, args)
 
     def study(self) -> None:
         """Read everything of every tenant, whole and in pages, and every retained revision."""
@@ -317,6 +352,11 @@ class World:
             self._ask(side, "list", {"order": "created"})
             self._walk(side, "list", {"limit": 2})
             self._walk(side, "queue.dead", {"limit": 1})
+            processes = side.oracle.processes
+            for name, args in studies(processes.named("any"), side.known):
+                self._ask(side, name, args)
+            for name, args in walks(processes.named("kept"), side.known):
+                self._walk(side, name, args)
 
     def _walk(self, side: Side, name: str, args: dict[str, Any]) -> None:
         """Page after page, the listing is the whole listing."""
@@ -324,12 +364,14 @@ class World:
         items: list[Any] = []
         after: str | None = None
         while True:
-            page: Page[Any] = method(**args, after=after)
+            begin = {} if after is None else {"after": int(after) if name in NUMBERED else after}
+            page: Any = method(**args, **begin)
             items += page.items
-            after = page.next
+            # A feed says where its next reading begins, and beside it whether there is more.
+            after = page.next if getattr(page, "more", True) else None
             if after is None or len(items) > 1000:
                 break
-        whole = Page(items=tuple(items))
+        whole = msgspec.structs.replace(page, items=tuple(items))
         model = method_of(side.oracle, name)(**{**args, "limit": 1000})
         self._compare(side, name, args, model, whole)
 
@@ -410,10 +452,13 @@ def _outcome(method: Callable[..., Any], positional: Sequence[Any], args: dict[s
         return refusal
 
 
-def _kind(real: Any) -> str:
+def _kind(name: str, real: Any) -> str:
     """What kind of outcome it was, for the count of what was covered."""
     if isinstance(real, HoldfastError):
         return real.code
+    told = process_kind(name, real) if name.startswith("processes.") else None
+    if told is not None:
+        return told
     if isinstance(real, Claimed | ClaimedNext):
         if real.claim is None:
             return real.why_not or "free"

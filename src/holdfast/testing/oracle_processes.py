@@ -359,7 +359,7 @@ class OracleProcesses(OracleLeases):
     ) -> Page[Event]:
         found = self._there(process)
         shown = [event for event in found.log[after:] if type in (None, event.type)]
-        return page_of(shown, None, limit)
+        return _page_of_log(shown, limit)
 
     def recent(self, process: str, *, limit: int = 10) -> tuple[Event, ...]:
         return tuple(self._there(process).log[-limit:])
@@ -373,7 +373,7 @@ class OracleProcesses(OracleLeases):
             for event in self._there(process).log[after:]
             if event.wake is not None and event.acked_at_ms is None
         ]
-        return page_of(shown, None, limit)
+        return _page_of_log(shown, limit)
 
     def ack(self, process: str, sequence: int) -> bool:
         found = self._there(process)
@@ -383,6 +383,22 @@ class OracleProcesses(OracleLeases):
         if event.acked_at_ms is None:
             found.log[sequence - 1] = msgspec.structs.replace(event, acked_at_ms=self._now())
         return True
+
+    def named(self, which: str) -> tuple[str, ...]:
+        """The ids of the processes of which something is true, in the order of registration."""
+        granted = {place[2] for place in self._grants}
+        return tuple(
+            found.id
+            for found in self._processes.values()
+            if which == "any"
+            or (which == "pruned" and found.pruned)
+            or (which == "kept" and not found.pruned)
+            or (which == "ended" and not found.pruned and found.ended)
+            or (which == "running" and not found.pruned and not found.ended)
+            or (which == "lost" and self._lost(found))
+            or (which == "leased" and self._live_lease(found) is not None)
+            or (which == "granted" and found.id in granted)
+        )
 
     # --- what has changed, and letting go
 
@@ -423,6 +439,12 @@ class OracleProcesses(OracleLeases):
             grants=len(grants),
             more=len(over) > len(chosen),
         )
+
+
+def _page_of_log(events: Sequence[Event], limit: int) -> Page[Event]:
+    """A page of a log goes on after the sequence of its last event."""
+    shown = tuple(events[:limit])
+    return Page(items=shown, next=str(shown[-1].sequence) if len(events) > limit else None)
 
 
 def _listed(record: Process, wanted: ProcessFilter) -> bool:
