@@ -58,6 +58,7 @@ class StoredProcess:
     id: str
     new: NewProcess
     input: bytes
+    identity: str
     created_at_ms: int
     log: list[Event] = field(default_factory=list)
     outcomes: dict[int, WakeOutcome] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class StoredProcess:
             parent=self.new.parent,
             cause=self.new.cause,
             wake=wake,
-            identity=repr(meaning(self.new, self.input)),
+            identity=self.identity,
             created_at_ms=self.created_at_ms,
             sequence=len(self.log),
             updated_at_ms=self.log[-1].at_ms if self.log else self.created_at_ms,
@@ -132,12 +133,12 @@ class StoredProcess:
         )
 
 
-def meaning(new: NewProcess, payload: bytes) -> Any:
+def meaning(new: NewProcess, payload: bytes) -> str:
     """What makes a registration the same as another one: all of it but the grants, with schemas
     that say the same in another order being the same."""
     said = {name: getattr(new, name) for name in new.__struct_fields__}
     said.update(input=payload.hex(), grants=())
-    return msgspec.json.decode(msgspec.json.encode(said, order="sorted"))
+    return msgspec.json.encode(said, order="sorted").decode()
 
 
 def require_events(events: Any) -> None:

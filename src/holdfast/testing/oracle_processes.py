@@ -86,13 +86,13 @@ class OracleProcesses(OracleLeases):
         if found is not None:
             if found.pruned:
                 raise ProcessPruned(process=name)
-            if meaning(found.new, found.input) != meaning(new, payload):
+            if found.identity != meaning(new, payload):
                 raise ProcessConflict(process=name)
             return Registered(created=False, process=self._record(found))
         for grant in process.grants:
             if self._gone(grant.scope.session):
                 raise SessionDeleted(session=grant.scope.session)
-        made = StoredProcess(name, new, payload, self._now())
+        made = StoredProcess(name, new, payload, meaning(new, payload), self._now())
         self._processes[name] = made
         self._change(made)
         for grant in process.grants:

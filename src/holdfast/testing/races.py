@@ -24,7 +24,7 @@ import msgspec
 import holdfast
 from holdfast.contract.errors import HoldfastError
 from holdfast.contract.processes import Appended, Event, Lease, Process
-from holdfast.contract.queue import Work, WorkItem
+from holdfast.contract.queue import Claim, Work, WorkItem
 from holdfast.contract.records import Head, Lane, Revision, Turn
 from holdfast.testing.machine_compare import WORDS
 from holdfast.testing.machine_world import method_of
@@ -51,6 +51,7 @@ NAMED: dict[type, set[str]] = {
     Event: {"work"},
     Work: {"work"},
     WorkItem: {"id"},
+    Claim: {"claim"},
 }
 
 
