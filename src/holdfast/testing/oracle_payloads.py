@@ -20,6 +20,7 @@ from holdfast.contract.processes import (
     Whole,
 )
 
+_FIELD = re.compile(r"\{([^{}]*)\}")
 _INDEX = re.compile(r"(0|[1-9][0-9]*)\Z")
 
 
@@ -63,9 +64,8 @@ def take(selector: Selector, payload: Any, where: str = "payload") -> Any:
                 raise Unfit(where)
             return value
         case Template(text=text, fields=fields):
-            for name in sorted(fields):
-                text = text.replace("{" + name + "}", text_of(take(fields[name], payload, where)))
-            return text
+            taken = {name: text_of(take(one, payload, where)) for name, one in fields.items()}
+            return _FIELD.sub(lambda found: taken.get(found[1], found[0]), text)
 
 
 def _follow(value: Any, pointer: str) -> tuple[bool, Any]:
@@ -82,6 +82,8 @@ def _follow(value: Any, pointer: str) -> tuple[bool, Any]:
 
 def require_schema(schema: Any, value: Any, where: str = "payload") -> None:
     """Raise `Unfit` for the first place at which the value is not what the schema allows."""
+    if schema is False:
+        raise Unfit(where)
     if not isinstance(schema, dict):
         return
     ways = schema.get("anyOf", schema.get("oneOf"))
@@ -89,7 +91,7 @@ def require_schema(schema: Any, value: Any, where: str = "payload") -> None:
         if not any(_fits(way, value) for way in ways):
             raise Unfit(where)
         return
-    if "enum" in schema and _canonical(value) not in map(_canonical, schema["enum"]):
+    if "enum" in schema and not any(_same(one, value) for one in schema["enum"]):
         raise Unfit(where)
     types = schema.get("type")
     if types is not None and not any(
@@ -122,15 +124,12 @@ def _require_entries(schema: dict[str, Any], value: dict[str, Any], where: str) 
     for name in schema.get("required", ()):
         if name not in value:
             raise Unfit(f"{where}.{name}")
-    for name, inner in (declared or {}).items():
-        if name in value:
-            require_schema(inner, value[name], f"{where}.{name}")
     more = schema.get("additionalProperties", declared is None)
     for name in value:
-        if name not in (declared or {}) and more is not True:
-            if not isinstance(more, dict):
-                raise Unfit(f"{where}.{name}")
-            require_schema(more, value[name], f"{where}.{name}")
+        inner = (declared or {}).get(name, more)
+        if inner is False:
+            raise Unfit(f"{where}.{name}")
+        require_schema(inner, value[name], f"{where}.{name}")
 
 
 def _fits(schema: Any, value: Any) -> bool:
@@ -154,6 +153,15 @@ def _is_a(name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return name == "boolean" or name not in kinds
     return name not in kinds or isinstance(value, kinds[name])
+
+
+def _same(one: Any, two: Any) -> bool:
+    """Whether two values are the same JSON, in which true is not 1."""
+    if isinstance(one, list) and isinstance(two, list):
+        return len(one) == len(two) and all(map(_same, one, two))
+    if isinstance(one, dict) and isinstance(two, dict):
+        return one.keys() == two.keys() and all(_same(one[name], two[name]) for name in one)
+    return isinstance(one, bool) == isinstance(two, bool) and bool(one == two)
 
 
 def _canonical(value: Any) -> str:

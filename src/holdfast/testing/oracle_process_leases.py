@@ -151,14 +151,12 @@ class OracleLeases:
                 owner=was.owner, generation=found.generation, expires_at_ms=was.expires_at_ms
             )
         found.generation += 1
-        found.lease = StoredLease(owner, token, now, now + ttl_ms)
+        found.lease = StoredLease(owner, token, now, now + ttl_ms, displaced)
         if not found.started:
             self._log(found, "process.started", encoded({"owner": owner}))
-        return self._granted_lease(found, found.lease, displaced)
+        return self._granted_lease(found, found.lease)
 
-    def _granted_lease(
-        self, found: StoredProcess, lease: StoredLease, displaced: Holder | None
-    ) -> Lease:
+    def _granted_lease(self, found: StoredProcess, lease: StoredLease) -> Lease:
         return Lease(
             process=found.id,
             owner=lease.owner,
@@ -166,7 +164,7 @@ class OracleLeases:
             generation=found.generation,
             claimed_at_ms=lease.claimed_at_ms,
             expires_at_ms=lease.expires_at_ms,
-            displaced=displaced,
+            displaced=lease.displaced,
         )
 
     def renew(self, lease: Lease, *, ttl_ms: int = 30_000) -> Lease:
@@ -174,7 +172,7 @@ class OracleLeases:
         self._require_lease(found, lease)
         assert found.lease is not None
         found.lease.expires_at_ms = self._now() + ttl_ms
-        return self._granted_lease(found, found.lease, None)
+        return self._granted_lease(found, found.lease)
 
     def release(self, lease: Lease) -> bool:
         found = self._there(lease.process)
@@ -233,16 +231,13 @@ class OracleLeases:
         return self._grants.pop(place_of(scope, process), None) is not None
 
     def transfer(self, source: Scope, target: Scope, processes: Sequence[str]) -> int:
-        for place, process in enumerate(processes):
-            if process in processes[:place]:
-                raise Invalid(field=f"processes[{place}]", reason="twice")
-        for process in processes:
-            self._there(process)
-        for process in processes:
-            if place_of(source, process) not in self._grants:
-                raise GrantUnknown(scope=source.session, process=process)
+        if len(set(processes)) < len(processes):
+            raise Invalid(field="processes", reason="twice")
         if processes and self._gone(target.session):
             raise SessionDeleted(session=target.session)
+        for process in sorted(processes):
+            if place_of(source, process) not in self._grants:
+                raise GrantUnknown(scope=source.session, process=process)
         for process in processes:
             old = self._grants.pop(place_of(source, process))
             self._grants[place_of(target, process)] = Grant(
@@ -250,7 +245,7 @@ class OracleLeases:
                 process=process,
                 kind=old.kind,
                 label=old.label,
-                granted_at_ms=old.granted_at_ms,
+                granted_at_ms=self._now(),
             )
         return len(processes)
 
@@ -276,14 +271,12 @@ class OracleLeases:
 
     def forget_session(self, session: str) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
         """What deleting a session means to processes: nobody there sees or is woken by them any
-        more, and those that run are told from each other by whether others see them."""
+        more, and those that run are told from each other by whether others see them. It is nothing
+        that happens to a process, so no feed tells of it."""
         gone = [place for place in self._grants if place[0] == session]
         for place in gone:
             del self._grants[place]
         names = sorted({place[2] for place in gone if not self._processes[place[2]].ended})
-        for found in self._kept():
-            if found.new.wake is not None and found.new.wake.session == session:
-                self._change(found)
         return (
             len(gone),
             tuple(name for name in names if not self._grants_for(name)),

@@ -22,6 +22,8 @@ from holdfast.contract.processes import (
     Wait,
     WakeOutcome,
 )
+from holdfast.contract.records import Holder
+from holdfast.testing.oracle_turns import require_id
 
 ENDS: dict[str, Any] = {
     "process.completed": "completed",
@@ -48,6 +50,7 @@ class StoredLease:
     token: str
     claimed_at_ms: int
     expires_at_ms: int
+    displaced: Holder | None
 
 
 @dataclass(eq=False, slots=True)
@@ -144,6 +147,7 @@ def meaning(new: NewProcess, payload: bytes) -> str:
 def require_events(events: Any) -> None:
     """Each type has a name of its own, and only the types that end may be declared over."""
     for place, kind in enumerate(events):
+        require_id(f"events[{place}].name", kind.name)
         if kind.name in [other.name for other in events[:place]]:
             raise Invalid(field=f"events[{place}].name", reason="twice")
         if kind.name.startswith("process."):

@@ -80,6 +80,9 @@ class OracleProcesses(OracleLeases):
         require_events(process.events)
         for field, scope in (("origin", process.origin), ("wake", process.wake)):
             require_scope(field, scope)
+        for place, grant in enumerate(process.grants):
+            if grant.scope in [other.scope for other in process.grants[:place]]:
+                raise Invalid(field=f"grants[{place}].scope", reason="twice")
         new = msgspec.structs.replace(process, process=name, events=tuple(process.events))
         found = self._processes.get(name)
         payload = encoded(process.input)
@@ -110,45 +113,47 @@ class OracleProcesses(OracleLeases):
         authority: Authority | None = None,
     ) -> Appended:
         require_id("process", process)
+        found = self._there(process)
         require_id("event.type", event.type)
         if event.type in CORE:
             raise Invalid(field="event.type", reason="reserved")
-        if event.key is not None and event.key.startswith("process."):
-            raise Invalid(field="event.key", reason="reserved")
-        _require_proof(process, lease, authority)
-        found = self._there(process)
         kind = found.declared(event.type)
         if kind is None:
             raise EventUndeclared(process=process, type=event.type)
+        if event.key is not None and event.key.startswith("process."):
+            raise Invalid(field="event.key", reason="reserved")
         if kind.ends is not None and event.key is None:
             raise Invalid(field="event.key", reason="a type that ends needs one")
         made = self._read(found, kind, encoded(event.payload))
+        _require_proof(process, lease, authority)
         old = found.keyed(event.key)
+        if old is not None and (old.type, old.payload) == (event.type, made.payload):
+            return self._replayed(found, old)
+        if kind.ends is not None and found.ended:
+            raise _ended(found)
         if old is not None:
-            if (old.type, old.payload) == (event.type, made.payload):
-                return self._replayed(found, old)
-            if kind.ends is not None and found.ended:
-                raise _ended(found)
             raise EventConflict(process=process, key=old.key or "")
         self._require_lease(found, lease)
         by = self._authority(found, lease, authority) if kind.ends is not None else None
-        if kind.ends is not None and found.ended:
-            raise _ended(found)
         made = msgspec.structs.replace(made, key=event.key, authority=by)
         return self._stored(found, made, event.wake)
 
-    def _read(self, found: StoredProcess, kind: EventType, payload: bytes) -> Event:
+    def _read(
+        self, found: StoredProcess, kind: EventType, payload: bytes, where: str = "payload"
+    ) -> Event:
         """The event, with what its type makes of the payload."""
         output = wake = None
         if kind.schema is not None or kind.ends is not None or kind.wakes is not None:
             try:
                 value = msgspec.json.decode(payload)
-                require_schema(kind.schema, value)
+                require_schema(kind.schema, value, where)
                 if kind.ends is not None:
-                    output = encoded(take(kind.output, value))
+                    output = encoded(take(kind.output, value, where))
                 rule = kind.wakes
-                if rule is not None and (rule.when is None or truthy(take(rule.when, value))):
-                    wake = text_of(take(rule.input, value))
+                if rule is not None and (
+                    rule.when is None or truthy(take(rule.when, value, where))
+                ):
+                    wake = text_of(take(rule.input, value, where))
             except Unfit as unfit:
                 raise PayloadRejected(field=unfit.where, type=kind.name, reason="unfit") from None
         return Event(
@@ -259,11 +264,11 @@ class OracleProcesses(OracleLeases):
         lease: Lease | None = None,
         authority: Authority | None = None,
     ) -> Process:
-        _require_proof(process, lease, authority)
         found = self._there(process)
         name = f"process.{state}"
         kind = found.declared(name) or EventType(name=name, ends=state)
-        made = self._read(found, kind, encoded(output))
+        made = self._read(found, kind, encoded(output), "output")
+        _require_proof(process, lease, authority)
         end = found.ending()
         if end is not None:
             if (end.type, end.payload) == (made.type, made.payload):
@@ -276,7 +281,8 @@ class OracleProcesses(OracleLeases):
         return self._record(found)
 
     def abandon(self, process: str, *, reason: str, authority: Authority | None = None) -> Process:
-        _require_proof(process, None, authority)
+        if authority not in (None, "operator"):
+            raise Invalid(field="authority", reason="an operator's, or none")
         found = self._there(process)
         payload = encoded({"reason": reason})
         end = found.ending()
@@ -306,18 +312,20 @@ class OracleProcesses(OracleLeases):
     # --- waiting, and running elsewhere
 
     def suspend(self, process: str, wait: Wait, *, lease: Lease | None = None) -> Process:
+        found = self._there(process)
         if wait.type is None and wait.until_ms is None:
             raise Invalid(field="wait", reason="for a type or a time")
-        _require_proof(process, lease, None)
-        found = self._there(process)
         if wait.type is not None and wait.type not in CORE and not found.declared(wait.type):
             raise EventUndeclared(process=process, type=wait.type)
-        self._require_lease(found, lease)
-        if found.ended:
-            raise _ended(found)
+        _require_proof(process, lease, None)
+        held = lease is not None and self._current(found, lease)
+        held = held and self._live_lease(found) is not None
         if found.wait != wait:
+            self._require_lease(found, lease)
+            if found.ended:
+                raise _ended(found)
             self._log(found, "process.waiting", msgspec.json.encode(wait))
-        if lease is not None and found.new.recovery != "owner-bound":
+        if held and found.new.recovery != "owner-bound":
             found.lease = None
         return self._record(found)
 
