@@ -481,7 +481,8 @@ SELECT c.change AS place, c.process AS id, c.pruned_at_ms IS NOT NULL AS pruned,
   p.wait, p.wait_digest, p.external, p.external_digest, p.started_at_ms, p.cancel_at_ms, p.wake_gone
 FROM (SELECT f.change, f.process, f.pruned_at_ms FROM {schema}.process f
   WHERE f.tenant = :tenant AND f.change > :after::bigint ORDER BY f.change LIMIT :limit) c
-LEFT JOIN {schema}.process_seen p ON p.tenant = :tenant AND p.process = c.process
+LEFT JOIN LATERAL (SELECT q.* FROM {schema}.process_seen q
+  WHERE q.tenant = :tenant AND q.process = c.process LIMIT 1) p ON true
 ORDER BY c.change
 
 -- name: processes.prune
