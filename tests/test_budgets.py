@@ -161,7 +161,9 @@ async def _fill(url: str) -> None:
         await store.processes.append("template", NewEvent(type="line", payload="a", key="key"))
         many = [started_by(Scope(session=f"copy-{n}")) for n in range(SESSIONS)]
         await asyncio.gather(*(store.processes.register(one) for one in many))
-        await store.processes.changes(limit=1000)
+        found = await store.processes.changes(limit=1000)
+        while found.more:
+            found = await store.processes.changes(after=found.next, limit=1000)
     connection = await asyncpg.connect(url)
     try:
         await connection.execute("SET search_path TO holdfast")

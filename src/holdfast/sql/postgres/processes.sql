@@ -473,7 +473,7 @@ ORDER BY session, frame LIMIT :limit
 -- returns: end_type, end_key, end_payload, ends, output, end_wake, end_digest, authority, wait
 -- returns: wait_digest, external, external_digest, started_at_ms, cancel_at_ms, wake_gone
 -- step: plain
-SELECT {schema}.place_changes_v1(:tenant, :placed)
+SELECT {schema}.place_changes_v1(:tenant, :limit)
 -- step: rows
 SELECT c.change AS place, c.process AS id, c.pruned_at_ms IS NOT NULL AS pruned,
   p.process, p.registration, p.identity, p.created_at_ms, p.state, p.last_event, p.updated_at_ms,
