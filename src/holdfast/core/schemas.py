@@ -134,10 +134,8 @@ def _properties(path: str, schema: dict[str, Any], value: dict[str, Any]) -> Ite
     for name in schema.get("required", ()):
         if name not in value:
             yield f"{path}.{name}", "it is required"
-    declared = schema.get("properties")
-    if declared is None:
-        return
-    others = schema.get("additionalProperties", False)
+    declared = schema.get("properties", {})
+    others = schema.get("additionalProperties", "properties" not in schema)
     for name, inner in value.items():
         wanted = declared.get(name, others)
         if wanted is False and name not in declared:
