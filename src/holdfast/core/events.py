@@ -78,7 +78,8 @@ def check_digest(tenant: str, process: str, parts: tuple[Any, ...], digest: byte
 
 @dataclass(frozen=True, slots=True)
 class EventPlan:
-    """An event, judged: what is written, and what it means for its process."""
+    """An event, judged: what is written, and what it means for its process. A target that was
+    `named` by the event itself may be gone; that of the process is forgotten with its session."""
 
     process: str
     type: str
@@ -89,6 +90,7 @@ class EventPlan:
     output: bytes | None = None
     wake: str | None = None
     target: Scope | None = None
+    named: bool = False
     authority: Authority | None = None
     lease: Lease | None = None
     wait: Wait | None = None
@@ -129,6 +131,7 @@ class EventPlan:
             "parent": parent if told else None,
             "told": told,
             "told_key": child_key,
+            "named": self.named,
             "told_digest": b""
             if not told or parent is None
             else event_digest(tenant, parent, CHILD_ENDED, child_key, told, None, None, None),
@@ -176,7 +179,7 @@ def plan_event(
         check_scope("event.wake", event.wake)
         target = event.wake
     plan = _judged(process, kind, key, payload, target)
-    return _authorised(plan, lease, authority)
+    return _authorised(replace(plan, named=event.wake is not None), lease, authority)
 
 
 def plan_end(

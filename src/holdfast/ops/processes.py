@@ -33,7 +33,7 @@ def _row(*row: Any) -> Row:
     return row
 
 
-REGISTER = Stmt("processes.register", int, processes.RegisterFacts)
+REGISTER = Stmt("processes.register", _row, processes.RegisterFacts)
 DECLARED: Stmt[Row, None] = Stmt("processes.declared", _row)
 GET: Stmt[Row, None] = Stmt("processes.get", _row)
 LISTS: dict[str, Stmt[Row, None]] = {
@@ -58,9 +58,12 @@ def register(plan: ProcessPlan) -> Op[Registered]:
     tenant = plan.params["tenant"]
     for _ in range(ASK_AGAIN):
         done = yield from guarded(REGISTER, processes.explain_register(plan), plan.params)
-        if done is not False and done is not None:
+        if isinstance(done, tuple):
+            created_at_ms, wake_gone = done
             identity = plan.declared.identity
-            made = processes.registered_process(plan.process, plan.kept, identity, done)
+            made = processes.registered_process(plan.process, plan.kept, identity, created_at_ms)
+            if wake_gone:
+                made = msgspec.structs.replace(made, wake=None)
             return Registered(created=True, process=made)
         found = yield from get(tenant, plan.process)
         if found is not None:

@@ -130,14 +130,15 @@ $fn$;
 
 -- Appends an event to a process with all that follows from it; no row when the process is not there
 -- or the event is refused, and a row without an event when there was nothing to append. The session
--- that is woken is locked first, then the process and its parent in the order of their ids.
+-- that is woken is locked first, then the process and its parent in the order of their ids. A
+-- target that the event has not `named` itself is forgotten with its session.
 CREATE FUNCTION {schema}.append_event_v1(
   p_tenant text, p_process text, p_identity bytea, p_type text, p_key text, p_payload bytea,
   p_means text, p_ends text, p_output bytea, p_wake text, p_digest bytea, p_authority text,
   p_lease_owner text, p_lease_token text, p_lease_generation bigint, p_wait_type text,
   p_wait_after bigint, p_wait_until_ms bigint, p_target text, p_target_frame text, p_work text,
   p_items bytea, p_work_digest bytea, p_parent text, p_told bytea, p_told_key text,
-  p_told_digest bytea
+  p_told_digest bytea, p_named boolean
 ) RETURNS TABLE (appended boolean, process text, seq bigint, type text, ordinal bigint, key text,
   payload bytea, ends text, output bytea, wake text, digest bytea, authority text,
   wake_session text, wake_frame text, work text, at_ms bigint, acked_at_ms bigint)
@@ -151,9 +152,12 @@ DECLARE
   v_lease boolean;
   v_append boolean := true;
   v_work text;
+  v_enqueued bigint;
+  v_forgotten boolean;
 BEGIN
   IF p_target IS NOT NULL THEN
-    PERFORM FROM {schema}.session s WHERE s.tenant = p_tenant AND s.session = p_target
+    SELECT s.deleted_at_ms IS NOT NULL AND NOT p_named INTO v_forgotten
+    FROM {schema}.session s WHERE s.tenant = p_tenant AND s.session = p_target
     FOR NO KEY UPDATE;
   END IF;
   IF p_parent IS NOT NULL THEN
@@ -215,15 +219,19 @@ BEGIN
     END IF;
     v_seq := v.last_event + 1;
     IF p_target IS NOT NULL THEN
-      SELECT p_work INTO v_work FROM {schema}.enqueue_v1(p_tenant, p_target, p_work,
+      SELECT p_work, q.enqueued_at_ms INTO v_work, v_enqueued
+      FROM {schema}.enqueue_v1(p_tenant, p_target, p_work,
         'process:' || p_process || ':event:' || v_seq || ':wake', 'turn', 'earliest', 'exclusive',
         NULL, 0, 0, p_items, p_work_digest, NULL, 604800000, p_process, v_seq) q;
+      -- An event and the work that it became happen at once.
+      v_now := coalesce(v_enqueued, v_now);
     END IF;
     INSERT INTO {schema}.process_event (tenant, process, seq, type, ordinal, key, payload, ends,
       output, wake, digest, authority, wake_session, wake_frame, work, at_ms)
     VALUES (p_tenant, p_process, v_seq, p_type,
       {schema}.events_of_type_v1(p_tenant, p_process, p_type) + 1, p_key, p_payload, p_ends,
-      p_output, p_wake, p_digest, p_authority, p_target, p_target_frame, v_work, v_now);
+      p_output, p_wake, p_digest, p_authority, CASE WHEN v_forgotten THEN NULL ELSE p_target END,
+      CASE WHEN v_forgotten THEN NULL ELSE p_target_frame END, v_work, v_now);
     UPDATE {schema}.process p SET last_event = v_seq, updated_at_ms = v_now, change = NULL,
       state = coalesce(p_ends, p.state),
       ended_event = CASE WHEN p_ends IS NULL THEN p.ended_event ELSE v_seq END,
