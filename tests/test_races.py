@@ -24,10 +24,12 @@ import holdfast
 from holdfast.contract.errors import LaneLost
 from holdfast.contract.records import NewNode, Turn, Usage
 from holdfast.testing.postgres_server import PostgresServer
-from holdfast.testing.race_laws import RACES
+from holdfast.testing.race_laws import RACES as SESSION_RACES
+from holdfast.testing.race_process_laws import PROCESS_RACES
 from holdfast.testing.races import RACERS, Arena, ProcessRacer, Race, ThreadRacer
 
 ROUNDS = int(os.environ.get("HOLDFAST_ROUNDS", "300"))
+RACES = (*SESSION_RACES, *PROCESS_RACES)
 COMMITS = [race for race in RACES if race.name.startswith("commit-")]
 
 # Content that is named and not there, and content that is there and nobody names.

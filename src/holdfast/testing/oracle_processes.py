@@ -80,6 +80,8 @@ class OracleProcesses(OracleLeases):
         require_events(process.events)
         for field, scope in (("origin", process.origin), ("wake", process.wake)):
             require_scope(field, scope)
+        if process.parent == name:
+            raise Invalid(field="parent", reason="itself")
         for place, grant in enumerate(process.grants):
             if grant.scope in [other.scope for other in process.grants[:place]]:
                 raise Invalid(field=f"grants[{place}].scope", reason="twice")
