@@ -106,7 +106,7 @@ class Ground:
         found: Rows = {}
         tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'migration'"
         for (table,) in list(connection.execute(tables)):
-            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_xinfo({table})")]
             marks = ", ".join("?" for _ in tenants)
             rows = connection.execute(f"SELECT * FROM {table} WHERE tenant IN ({marks})", tenants)
             found[table] = _timeless(columns, list(rows))
