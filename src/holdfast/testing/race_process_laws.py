@@ -44,8 +44,16 @@ def to(name: str, process: str, **how: Any) -> Ask:
     return Ask(f"processes.{name}", {"process": process, **how})
 
 
-def append(process: str, type: str, payload: Any = None, key: str | None = None, **how: Any) -> Ask:
-    return to("append", process, event=NewEvent(type=type, payload=payload, key=key), **how)
+def append(
+    process: str,
+    type: str,
+    payload: Any = None,
+    key: str | None = None,
+    wake: Scope | None = None,
+    **how: Any,
+) -> Ask:
+    event = NewEvent(type=type, payload=payload, key=key, wake=wake)
+    return to("append", process, event=event, **how)
 
 
 def plain(s: str) -> list[Ask]:
@@ -84,7 +92,7 @@ def _same_registration(s: str, held: list[Any]) -> list[Ask]:
 
 
 def _other_registrations(s: str, held: list[Any]) -> list[Ask]:
-    return [register(f"{s}-p", kind=f"kind {number}") for number in range(4)]
+    return [register(f"{s}-p", kind=f"kind-{number}") for number in range(4)]
 
 
 def _appends(s: str, held: list[Any]) -> list[Ask]:
