@@ -12,7 +12,7 @@ from typing import Literal, get_origin
 import pytest
 
 import holdfast
-from holdfast.contract import errors, queue, records
+from holdfast.contract import errors, processes, queue, records
 
 DRIVERS = {"asyncpg", "apsw"}
 SCREEN = {"click", "rich"}
@@ -73,7 +73,7 @@ def test_every_public_name_is_there() -> None:
     names = holdfast.__all__
     assert len(names) == len(set(names))
     wanted = {"BlockingStore", "Limits", "Store", "__version__", "open", "open_sync"}
-    for module in (errors, records, queue):
+    for module in (errors, records, queue, processes):
         for name, value in vars(module).items():
             kinds = (errors.HoldfastError, records.Record)
             record = inspect.isclass(value) and issubclass(value, kinds)

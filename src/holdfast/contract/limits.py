@@ -30,3 +30,4 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     page: int = 1000
     window: int = 100_000
     claim: int = 256
+    declared: int = 256

@@ -57,8 +57,9 @@ class Created(Record, frozen=True, kw_only=True):
 
 
 class Deleted(Record, frozen=True, kw_only=True):
-    """What deleting a session removed. `kept_nodes` are still needed by forks of the session. Of the
-    running processes it had been granted, `orphaned` have no grant left, `preserved` have others."""
+    """What deleting a session removed. `kept_nodes` are still needed by forks of the session. Of
+    the running processes it had been granted, `orphaned` have no grant left, `preserved` have
+    others."""
 
     session: str
     deleted: bool

@@ -42,6 +42,8 @@ from holdfast.core.sessions import Known
 
 STATES: tuple[WorkState, ...] = ("ready", "delayed", "claimed", "dead", "done")
 MAX_ATTEMPTS = 1_000_000
+# An event that wakes a session is work under a key of its own, which nobody may take before.
+WAKE_KEYS = "process:"
 
 _decode_items = msgspec.msgpack.Decoder(list[bytes]).decode
 
@@ -81,11 +83,13 @@ def plan_enqueue(new: NewWork, *, tenant: str, work: str, limits: Limits) -> dic
     if len(items) > limits.commit_bytes:
         raise TooLarge(field="payloads", actual=len(items), limit=limits.commit_bytes)
     most = new.max_attempts
+    if new.key is not None and check_id("key", new.key).startswith(WAKE_KEYS):
+        raise Invalid(field="key", reason=f"keys that begin with {WAKE_KEYS} are those of wakes")
     return {
         "tenant": tenant,
         "session": session,
         "work": work,
-        "key": None if new.key is None else check_id("key", new.key),
+        "key": new.key,
         "kind": _one_of("kind", new.kind, WorkKind),
         "delivery": _one_of("delivery", new.delivery, Delivery),
         "slot": _one_of("slot", new.slot, Slot),

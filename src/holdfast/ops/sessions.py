@@ -77,12 +77,15 @@ def _stored_receipt(*row: Any) -> Receipt:
     )
 
 
-def _ancestors(names: str) -> list[str]:
+def _names(names: str) -> list[str]:
     return [name for name in msgspec.json.decode(names, type=list[str | None]) if name is not None]
 
 
 def _deleted(*row: Any) -> tuple[Deleted, list[str]]:
-    was_live, nodes, kept, revisions, receipts, usage, blobs, work, ancestors = row
+    (
+        was_live, nodes, kept, revisions, receipts, usage, blobs, work, grants, orphaned, preserved,
+        ancestors,
+    ) = row  # fmt: skip
     report = Deleted(
         session="",
         deleted=bool(was_live),
@@ -93,12 +96,15 @@ def _deleted(*row: Any) -> tuple[Deleted, list[str]]:
         usage=usage,
         blobs=blobs,
         work=work,
+        grants=grants,
+        orphaned=tuple(_names(orphaned)),
+        preserved=tuple(_names(preserved)),
     )
-    return report, _ancestors(ancestors)
+    return report, _names(ancestors)
 
 
 def _undeleted(live: object, ancestors: str) -> tuple[bool, list[str]]:
-    return bool(live), _ancestors(ancestors)
+    return bool(live), _names(ancestors)
 
 
 CREATE = Stmt("sessions.create", bool, sessions.Known)

@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.stores.history import HistoryNodes
 from holdfast.stores.lanes import Lanes
+from holdfast.stores.processes import Processes
 from holdfast.stores.queue import Queue
 from holdfast.stores.sessions import Sessions
 from holdfast.stores.usage import UsageLedger
@@ -28,6 +29,7 @@ class Store:
         self.lanes = Lanes(view)
         self.usage = UsageLedger(view)
         self.queue = Queue(view)
+        self.processes = Processes(view)
 
     @property
     def tenant(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.stores_blocking.history import BlockingHistoryNodes
 from holdfast.stores_blocking.lanes import BlockingLanes
+from holdfast.stores_blocking.processes import BlockingProcesses
 from holdfast.stores_blocking.queue import BlockingQueue
 from holdfast.stores_blocking.sessions import BlockingSessions
 from holdfast.stores_blocking.usage import BlockingUsageLedger
@@ -25,6 +26,7 @@ class BlockingStore:
         self.lanes = BlockingLanes(view)
         self.usage = BlockingUsageLedger(view)
         self.queue = BlockingQueue(view)
+        self.processes = BlockingProcesses(view)
 
     @property
     def tenant(self) -> str:

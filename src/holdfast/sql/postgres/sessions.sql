@@ -117,16 +117,23 @@ LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
 -- Removes what a session owns and no fork needs; its row stays as a tombstone. Of a deleted session
 -- it reclaims what its last forks have left, and that is all it does when asked to `reclaim`.
 -- mode: write
--- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, work, ancestors
+-- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, work, grants, orphaned
+-- returns: preserved, ancestors
 -- explains: live, ancestors
--- Differs by necessity: the head is locked first, and then the content the session may be the last
--- to name, so that the statements after them see every rival that got there before.
+-- Differs by necessity: the head is locked first, then the content the session may be the last to
+-- name, then the processes it was granted, so that the statements after them see every rival that
+-- got there before.
 -- step: plain
 SELECT FROM {schema}.session WHERE tenant = :tenant AND session = :session FOR UPDATE
 -- step: plain
 SELECT FROM {schema}.blob b WHERE b.tenant = :tenant AND b.digest IN (
   SELECT c.digest FROM {schema}.component c WHERE c.tenant = :tenant AND c.session = :session)
 ORDER BY b.digest FOR UPDATE
+-- step: plain
+SELECT FROM {schema}.process p WHERE p.tenant = :tenant AND p.process IN (
+  SELECT g.process FROM {schema}.process_grant g
+  WHERE g.tenant = :tenant AND g.session = :session)
+ORDER BY p.process FOR NO KEY UPDATE
 -- step: guard
 WITH kept AS MATERIALIZED (
   SELECT coalesce(max(f.base_seq), 0) AS seq FROM {schema}.session f
@@ -152,6 +159,22 @@ SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq,
     WHERE u.tenant = :tenant AND u.session = :session) AS usage,
   (SELECT count(*) FROM {schema}.work w
     WHERE w.tenant = :tenant AND w.session = :session AND w.state <> 'done') AS work,
+  (SELECT count(*) FROM {schema}.process_grant g WHERE g.tenant = :tenant
+    AND g.session = :session) AS grants,
+  (SELECT coalesce(json_agg(x.process ORDER BY x.process), '[]')::text FROM (
+    SELECT DISTINCT g.process FROM {schema}.process_grant g
+    JOIN {schema}.process p
+      ON p.tenant = :tenant AND p.process = g.process
+    WHERE g.tenant = :tenant AND g.session = :session AND p.state = 'running'
+      AND NOT EXISTS (SELECT FROM {schema}.process_grant o WHERE o.tenant = :tenant
+        AND o.process = g.process AND o.session <> :session)) x) AS orphaned,
+  (SELECT coalesce(json_agg(x.process ORDER BY x.process), '[]')::text FROM (
+    SELECT DISTINCT g.process FROM {schema}.process_grant g
+    JOIN {schema}.process p
+      ON p.tenant = :tenant AND p.process = g.process
+    WHERE g.tenant = :tenant AND g.session = :session AND p.state = 'running'
+      AND EXISTS (SELECT FROM {schema}.process_grant o WHERE o.tenant = :tenant
+        AND o.process = g.process AND o.session <> :session)) x) AS preserved,
   (SELECT count(DISTINCT c.digest) FROM {schema}.component c WHERE c.tenant = :tenant
     AND c.session = :session AND c.revision IN (SELECT revision FROM doomed)
     AND NOT EXISTS (SELECT FROM {schema}.component o WHERE o.tenant = :tenant
@@ -188,6 +211,8 @@ DELETE FROM {schema}.usage_total WHERE tenant = :tenant AND session = :session
 DELETE FROM {schema}.tag WHERE tenant = :tenant AND session = :session
 -- step: plain
 DELETE FROM {schema}.work WHERE tenant = :tenant AND session = :session
+-- step: plain
+DELETE FROM {schema}.process_grant WHERE tenant = :tenant AND session = :session
 -- step: plain
 UPDATE {schema}.session SET title = '', leaf = NULL, leaf_session = NULL, leaf_run = NULL,
   leaf_seq = NULL, leaf_depth = 0, last_seq = :kept_seq, node_count = 0, state_session = NULL,

@@ -106,7 +106,8 @@ FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :sessi
 -- Removes what a session owns and no fork needs; its row stays as a tombstone. Of a deleted session
 -- it reclaims what its last forks have left, and that is all it does when asked to `reclaim`.
 -- mode: write
--- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, work, ancestors
+-- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, work, grants, orphaned
+-- returns: preserved, ancestors
 -- explains: live, ancestors
 -- step: guard
 WITH kept(seq) AS (
@@ -131,6 +132,22 @@ SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq,
   (SELECT count(*) FROM usage_row u WHERE u.tenant = :tenant AND u.session = :session) AS usage,
   (SELECT count(*) FROM work w WHERE w.tenant = :tenant AND w.session = :session
     AND w.state <> 'done') AS work,
+  (SELECT count(*) FROM process_grant g WHERE g.tenant = :tenant
+    AND g.session = :session) AS grants,
+  (SELECT json_group_array(x.process) FROM (
+    SELECT DISTINCT g.process FROM process_grant g
+    CROSS JOIN process p
+      ON p.tenant = :tenant AND p.process = g.process
+    WHERE g.tenant = :tenant AND g.session = :session AND p.state = 'running'
+      AND NOT EXISTS (SELECT 1 FROM process_grant o WHERE o.tenant = :tenant
+        AND o.process = g.process AND o.session <> :session) ORDER BY g.process) x) AS orphaned,
+  (SELECT json_group_array(x.process) FROM (
+    SELECT DISTINCT g.process FROM process_grant g
+    CROSS JOIN process p
+      ON p.tenant = :tenant AND p.process = g.process
+    WHERE g.tenant = :tenant AND g.session = :session AND p.state = 'running'
+      AND EXISTS (SELECT 1 FROM process_grant o WHERE o.tenant = :tenant
+        AND o.process = g.process AND o.session <> :session) ORDER BY g.process) x) AS preserved,
   (SELECT count(DISTINCT c.digest) FROM component c WHERE c.tenant = :tenant
     AND c.session = :session AND c.revision IN (SELECT revision FROM doomed)
     AND NOT EXISTS (SELECT 1 FROM component o INDEXED BY component_digest WHERE o.tenant = :tenant
@@ -166,6 +183,8 @@ DELETE FROM usage_total WHERE tenant = :tenant AND session = :session
 DELETE FROM tag WHERE tenant = :tenant AND session = :session
 -- step: plain
 DELETE FROM work WHERE tenant = :tenant AND session = :session
+-- step: plain
+DELETE FROM process_grant WHERE tenant = :tenant AND session = :session
 -- step: plain
 UPDATE session SET title = '', leaf = NULL, leaf_session = NULL, leaf_run = NULL, leaf_seq = NULL,
   leaf_depth = 0, last_seq = :kept_seq, node_count = 0, state_session = NULL, state_revision = NULL,

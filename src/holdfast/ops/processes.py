@@ -1,0 +1,235 @@
+"""The operations on processes: registering, their log, their end, and reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.contract.errors import ProcessPruned, ProcessUnknown, StoreBusy
+from holdfast.contract.processes import (
+    Appended,
+    Change,
+    Changes,
+    Event,
+    Process,
+    PrunedProcesses,
+    Registered,
+)
+from holdfast.contract.records import Page
+from holdfast.core import events, processes
+from holdfast.core.events import EventPlan
+from holdfast.core.processes import Declared, ProcessPlan
+from holdfast.ops.op import ASK_AGAIN, Op, Step, Stmt, call, guarded, one
+
+Row = tuple[Any, ...]
+Plan = Callable[[Declared], EventPlan]
+# How many changed processes get a place in the feed at once.
+PLACED = 1000
+# How many processes a handle remembers what they have declared of.
+REMEMBERED = 10_000
+
+
+def _row(*row: Any) -> Row:
+    return row
+
+
+REGISTER = Stmt("processes.register", int, processes.RegisterFacts)
+DECLARED: Stmt[Row, None] = Stmt("processes.declared", _row)
+GET: Stmt[Row, None] = Stmt("processes.get", _row)
+LISTS: dict[str, Stmt[Row, None]] = {
+    "state": Stmt("processes.list_in_state", _row),
+    "states": Stmt("processes.list", _row),
+    "origin": Stmt("processes.list_of_origin", _row),
+    "parent": Stmt("processes.list_of_parent", _row),
+}
+APPEND = Stmt("processes.append", _row, processes.AppendFacts)
+LOG: Stmt[Row, None] = Stmt("processes.log", _row)
+LOG_OF_TYPE: Stmt[Row, None] = Stmt("processes.log_of_type", _row)
+RECENT: Stmt[Row, None] = Stmt("processes.recent", _row)
+WAKES: Stmt[Row, None] = Stmt("processes.wakes", _row)
+COUNT: Stmt[tuple[bool, int], None] = Stmt("processes.count", lambda gone, n: (bool(gone), n))
+ACK = Stmt("processes.ack", bool, processes.ProcessFacts)
+CHANGES: Stmt[Row, None] = Stmt("processes.changes", _row)
+PRUNE = Stmt("processes.prune", _row, str)
+
+
+def register(plan: ProcessPlan) -> Op[Registered]:
+    """Register a process; one that is there already is answered as it is now."""
+    tenant = plan.params["tenant"]
+    for _ in range(ASK_AGAIN):
+        done = yield from guarded(REGISTER, processes.explain_register(plan), plan.params)
+        if done is not False and done is not None:
+            identity = plan.declared.identity
+            made = processes.registered_process(plan.process, plan.kept, identity, done)
+            return Registered(created=True, process=made)
+        found = yield from get(tenant, plan.process)
+        if found is not None:
+            return Registered(created=False, process=found)
+    raise StoreBusy(reason=f"the process was pruned {ASK_AGAIN} times in a row")
+
+
+def get(tenant: str, process: str) -> Op[Process | None]:
+    """The record of a process."""
+    row = yield from one(GET, tenant=tenant, process=process)
+    return None if row is None else processes.process_of(tenant, row)
+
+
+def list_page(tenant: str, which: dict[str, Any], after: str, limit: int) -> Op[Page[Process]]:
+    """A page of processes, by whichever of their columns narrows it most."""
+    params = {**which, "tenant": tenant, "after": after, "limit": limit + 1}
+    if which["session"] is not None:
+        kind = "origin"
+    elif which["parent"] is not None:
+        kind = "parent"
+    elif len(which["states"]) == 1:
+        kind, params["state"] = "state", which["states"][0][0]
+    else:
+        kind = "states"
+    rows = yield from call(LISTS[kind], **params)
+    shown = tuple(processes.process_of(tenant, row) for row in rows[:limit])
+    return Page(items=shown, next=shown[-1].process if len(rows) > limit else None)
+
+
+# --- the log
+
+
+def declared(tenant: str, process: str) -> Op[Declared]:
+    """What a process was registered as."""
+    row = yield from one(DECLARED, tenant=tenant, process=process)
+    if row is None:
+        raise ProcessUnknown(process=process)
+    if row[2]:
+        raise ProcessPruned(process=process)
+    identity = bytes(row[0])
+    kept = processes.registration_of(tenant, process, identity, bytes(row[1]))
+    return processes.declared_of(identity, kept)
+
+
+def append(tenant: str, process: str, known: dict[str, Declared], plan: Plan, work: str) -> Op[Row]:
+    """Append an event. `known` remembers what processes have declared, which never changes: but a
+    registration may have been undone with the transaction of whoever made it, so what is remembered
+    is compared where the event is written."""
+    for _ in range(ASK_AGAIN):
+        found = known.get(process)
+        if found is None:
+            if len(known) >= REMEMBERED:
+                known.clear()
+            found = known[process] = yield from declared(tenant, process)
+        event = plan(found)
+        params = {**event.params(tenant, work, found.parent), "identity": found.identity}
+        answer = yield Step(APPEND, params)
+        if not answer.refused:
+            row: Row = tuple(answer.rows[0])
+            return row
+        facts = processes.AppendFacts(*answer.rows[0])
+        if facts.known and not facts.pruned and not facts.identity_ok:
+            known.pop(process, None)
+            continue
+        processes.explain_append(event)(facts)
+    raise StoreBusy(reason=f"processes.append met rivals {ASK_AGAIN} times in a row")
+
+
+def append_event(
+    tenant: str, process: str, known: dict[str, Declared], plan: Plan, work: str
+) -> Op[Appended]:
+    """Append an event, and answer it."""
+    row = yield from append(tenant, process, known, plan, work)
+    return events.appended_of(tenant, row)
+
+
+def append_record(
+    tenant: str, process: str, known: dict[str, Declared], plan: Plan, work: str
+) -> Op[Process]:
+    """Append an event, and answer the process."""
+    yield from append(tenant, process, known, plan, work)
+    found = yield from get(tenant, process)
+    if found is None:
+        raise ProcessPruned(process=process)
+    return found
+
+
+def require(tenant: str, process: str) -> Op[None]:
+    """Raise when there is no such process. Asked only where a log has nothing to show."""
+    row = yield from one(DECLARED, tenant=tenant, process=process)
+    if row is None:
+        raise ProcessUnknown(process=process)
+    if row[2]:
+        raise ProcessPruned(process=process)
+
+
+def _log_page(tenant: str, process: str, rows: list[Row], limit: int) -> Op[Page[Event]]:
+    if not rows:
+        yield from require(tenant, process)
+    shown = tuple(events.event_of(tenant, row) for row in rows[:limit])
+    return Page(items=shown, next=str(shown[-1].sequence) if len(rows) > limit else None)
+
+
+def log(tenant: str, process: str, type: str | None, after: int, limit: int) -> Op[Page[Event]]:
+    """A page of the log."""
+    params = {"tenant": tenant, "process": process, "after": after, "limit": limit + 1}
+    if type is None:
+        rows = yield from call(LOG, **params)
+    else:
+        rows = yield from call(LOG_OF_TYPE, **params, type=type)
+    return (yield from _log_page(tenant, process, rows, limit))
+
+
+def recent(tenant: str, process: str, limit: int) -> Op[tuple[Event, ...]]:
+    """The last events of the log, in order."""
+    rows = yield from call(RECENT, tenant=tenant, process=process, limit=limit)
+    page = yield from _log_page(tenant, process, rows[::-1], limit)
+    return page.items
+
+
+def count(tenant: str, process: str, type: str, through: int) -> Op[int]:
+    """How many events of a type there are up to a sequence."""
+    found = yield from one(COUNT, tenant=tenant, process=process, type=type, through=through)
+    if found is None:
+        raise ProcessUnknown(process=process)
+    if found[0]:
+        raise ProcessPruned(process=process)
+    return found[1]
+
+
+def wakes(tenant: str, process: str, after: int, limit: int) -> Op[Page[Event]]:
+    """A page of the events whose wakes were not seen to."""
+    rows = yield from call(WAKES, tenant=tenant, process=process, after=after, limit=limit + 1)
+    return (yield from _log_page(tenant, process, rows, limit))
+
+
+def ack(tenant: str, process: str, sequence: int) -> Op[bool]:
+    """Say that the wake of an event was seen to."""
+    params = {"tenant": tenant, "process": process, "seq": sequence}
+    return bool((yield from guarded(ACK, processes.explain_missing(process), params)))
+
+
+# --- the feed, and letting go
+
+
+def changes(tenant: str, after: int, limit: int) -> Op[Changes]:
+    """A page of the feed of changes."""
+    rows = yield from call(CHANGES, tenant=tenant, after=after, limit=limit + 1, placed=PLACED)
+    items = tuple(
+        Change(process=row[1], record=None if row[2] else processes.process_of(tenant, row[3:]))
+        for row in rows[:limit]
+    )
+    last = rows[len(items) - 1][0] if items else after
+    return Changes(items=items, next=str(last), more=len(rows) > limit)
+
+
+def prune(tenant: str, before_ms: int, limit: int) -> Op[PrunedProcesses]:
+    """Let go of processes that ended before a time."""
+    row = yield from guarded(
+        PRUNE,
+        lambda nothing: None,
+        {"tenant": tenant, "before_ms": before_ms, "limit": limit},
+    )
+    assert row is not None
+    return PrunedProcesses(
+        processes=tuple(msgspec.json.decode(row[0], type=list[str])),
+        events=row[1],
+        grants=row[2],
+        more=bool(row[3]),
+    )

@@ -1,0 +1,519 @@
+-- name: processes.register
+-- Registers a process with its first grants, unless its id is there already.
+-- mode: write
+-- children: grants(session, frame, kind, label)
+-- returns: created_at_ms
+-- explains: known, pruned, identity, deleted
+-- Differs by necessity: the sessions of the grants are locked against deletion first.
+-- step: guard
+WITH granting AS MATERIALIZED (
+  SELECT s.session, s.deleted_at_ms FROM {schema}.session s
+  WHERE s.tenant = :tenant AND s.session = ANY (:grants.session::text[])
+  ORDER BY s.session FOR KEY SHARE
+), made AS (
+  INSERT INTO {schema}.process (tenant, process, kind, definition, recovery, origin_session, parent,
+    wake_session, registration, identity, created_at_ms, state, last_event, updated_at_ms,
+    ready_at_ms, lease_generation)
+  SELECT :tenant, :process, :kind, :definition, :recovery, :origin_session, :parent, :wake_session,
+    :registration, :identity, c.now, 'running', 0, c.now,
+    CASE WHEN :recovery::text <> 'external' THEN c.now END, 0
+  FROM (SELECT {schema}.now_ms() AS now) c
+  WHERE (SELECT count(g.deleted_at_ms) FROM granting g) = 0
+  ON CONFLICT (tenant, process) DO NOTHING
+  RETURNING process, created_at_ms
+), given AS (
+  INSERT INTO {schema}.process_grant (tenant, session, frame, process, kind, label, granted_at_ms)
+  SELECT :tenant, x.session, x.frame, m.process, x.kind, x.label, m.created_at_ms
+  FROM made m CROSS JOIN unnest(:grants.session::text[], :grants.frame::text[],
+    :grants.kind::text[], :grants.label::text[]) AS x(session, frame, kind, label)
+)
+SELECT created_at_ms FROM made
+-- step: refused
+SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned, p.identity,
+  (SELECT s.session FROM {schema}.session s WHERE s.tenant = :tenant
+    AND s.session = ANY (:grants.session::text[]) AND s.deleted_at_ms IS NOT NULL
+    LIMIT 1) AS deleted
+FROM (SELECT 1) one LEFT JOIN {schema}.process p ON p.tenant = :tenant AND p.process = :process
+
+-- name: processes.declared
+-- What a process was registered as.
+-- mode: read
+-- returns: identity, registration, pruned
+SELECT identity, registration, pruned_at_ms IS NOT NULL AS pruned FROM {schema}.process
+WHERE tenant = :tenant AND process = :process
+
+-- name: processes.get
+-- The record of a process.
+-- mode: read
+-- returns: process, registration, identity, created_at_ms, state, last_event, updated_at_ms
+-- returns: end_type, end_key, end_payload, ends, output, end_wake, end_digest, authority, wait
+-- returns: wait_digest, external, external_digest, started_at_ms, cancel_at_ms, wake_gone
+SELECT
+  p.process, p.registration, p.identity, p.created_at_ms, p.state, p.last_event, p.updated_at_ms,
+  p.end_type, p.end_key, p.end_payload, p.ends, p.output, p.end_wake, p.end_digest, p.authority,
+  p.wait, p.wait_digest, p.external, p.external_digest, p.started_at_ms, p.cancel_at_ms, p.wake_gone
+FROM {schema}.process_seen p WHERE p.tenant = :tenant AND p.process = :process
+
+-- name: processes.list_in_state
+-- A page of the processes in one state, in the order of their ids.
+-- mode: read
+-- returns: process, registration, identity, created_at_ms, state, last_event, updated_at_ms
+-- returns: end_type, end_key, end_payload, ends, output, end_wake, end_digest, authority, wait
+-- returns: wait_digest, external, external_digest, started_at_ms, cancel_at_ms, wake_gone
+SELECT
+  p.process, p.registration, p.identity, p.created_at_ms, p.state, p.last_event, p.updated_at_ms,
+  p.end_type, p.end_key, p.end_payload, p.ends, p.output, p.end_wake, p.end_digest, p.authority,
+  p.wait, p.wait_digest, p.external, p.external_digest, p.started_at_ms, p.cancel_at_ms, p.wake_gone
+FROM {schema}.process_seen p
+WHERE p.tenant = :tenant AND p.state = :state AND p.process > :after
+  AND (:kind::text IS NULL OR p.kind = :kind)
+  AND (:definition::text IS NULL OR p.definition = :definition)
+  AND (:waiting::boolean IS NULL OR (p.wait_event IS NOT NULL) = :waiting)
+ORDER BY p.process LIMIT :limit
+
+-- name: processes.list
+-- A page of the processes in some states, in the order of their ids.
+-- mode: read
+-- children: states(state)
+-- returns: process, registration, identity, created_at_ms, state, last_event, updated_at_ms
+-- returns: end_type, end_key, end_payload, ends, output, end_wake, end_digest, authority, wait
+-- returns: wait_digest, external, external_digest, started_at_ms, cancel_at_ms, wake_gone
+SELECT
+  p.process, p.registration, p.identity, p.created_at_ms, p.state, p.last_event, p.updated_at_ms,
+  p.end_type, p.end_key, p.end_payload, p.ends, p.output, p.end_wake, p.end_digest, p.authority,
+  p.wait, p.wait_digest, p.external, p.external_digest, p.started_at_ms, p.cancel_at_ms, p.wake_gone
+FROM {schema}.process_seen p
+WHERE p.tenant = :tenant AND p.process > :after AND p.state = ANY (:states.state::text[])
+  AND (:kind::text IS NULL OR p.kind = :kind)
+  AND (:definition::text IS NULL OR p.definition = :definition)
+  AND (:waiting::boolean IS NULL OR (p.wait_event IS NOT NULL) = :waiting)
+ORDER BY p.process LIMIT :limit
+
+-- name: processes.list_of_origin
+-- A page of the processes that a session has started, in the order of their ids.
+-- mode: read
+-- children: states(state)
+-- returns: process, registration, identity, created_at_ms, state, last_event, updated_at_ms
+-- returns: end_type, end_key, end_payload, ends, output, end_wake, end_digest, authority, wait
+-- returns: wait_digest, external, external_digest, started_at_ms, cancel_at_ms, wake_gone
+SELECT
+  p.process, p.registration, p.identity, p.created_at_ms, p.state, p.last_event, p.updated_at_ms,
+  p.end_type, p.end_key, p.end_payload, p.ends, p.output, p.end_wake, p.end_digest, p.authority,
+  p.wait, p.wait_digest, p.external, p.external_digest, p.started_at_ms, p.cancel_at_ms, p.wake_gone
+FROM {schema}.process_seen p
+WHERE p.tenant = :tenant AND p.origin_session = :session AND p.process > :after
+  AND p.state = ANY (:states.state::text[])
+  AND (:kind::text IS NULL OR p.kind = :kind)
+  AND (:definition::text IS NULL OR p.definition = :definition)
+  AND (:waiting::boolean IS NULL OR (p.wait_event IS NOT NULL) = :waiting)
+  AND (:parent::text IS NULL OR p.parent = :parent)
+ORDER BY p.process LIMIT :limit
+
+-- name: processes.list_of_parent
+-- A page of the children of a process, in the order of their ids.
+-- mode: read
+-- children: states(state)
+-- returns: process, registration, identity, created_at_ms, state, last_event, updated_at_ms
+-- returns: end_type, end_key, end_payload, ends, output, end_wake, end_digest, authority, wait
+-- returns: wait_digest, external, external_digest, started_at_ms, cancel_at_ms, wake_gone
+SELECT
+  p.process, p.registration, p.identity, p.created_at_ms, p.state, p.last_event, p.updated_at_ms,
+  p.end_type, p.end_key, p.end_payload, p.ends, p.output, p.end_wake, p.end_digest, p.authority,
+  p.wait, p.wait_digest, p.external, p.external_digest, p.started_at_ms, p.cancel_at_ms, p.wake_gone
+FROM {schema}.process_seen p
+WHERE p.tenant = :tenant AND p.parent = :parent AND p.process > :after
+  AND p.state = ANY (:states.state::text[])
+  AND (:kind::text IS NULL OR p.kind = :kind)
+  AND (:definition::text IS NULL OR p.definition = :definition)
+  AND (:waiting::boolean IS NULL OR (p.wait_event IS NOT NULL) = :waiting)
+ORDER BY p.process LIMIT :limit
+
+-- name: processes.append
+-- Appends an event with all that follows from it: the end of the process, the news to its parent,
+-- the wake as work. An event that is there already, or that says nothing new, changes nothing.
+-- mode: write
+-- returns: appended
+-- returns: process, seq, type, ordinal, key, payload, ends, output, wake, digest, authority
+-- returns: wake_session, wake_frame, work, at_ms, acked_at_ms
+-- explains: known, pruned, identity_ok, clash, state, recovery, lease_ok, lost, last_event
+-- explains: parent_last
+-- step: guard
+SELECT a.* FROM {schema}.append_event_v1(:tenant, :process, :identity, :type, :key, :payload,
+  :means, :ends, :output, :wake, :digest, :authority, :lease_owner, :lease_token,
+  :lease_generation, :wait_type, :wait_after, :wait_until_ms, :target, :target_frame, :work, :items,
+  :work_digest, :parent, :told, :told_key, :told_digest) a
+-- step: refused
+SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned,
+  coalesce(p.identity = :identity, false) AS identity_ok,
+  coalesce(o.type <> :type OR o.payload <> :payload, false) AS clash, p.state, p.recovery,
+  coalesce(p.lease_owner = :lease_owner AND p.lease_token = :lease_token
+    AND p.lease_generation = :lease_generation AND p.lease_expires_at_ms > c.now, false)
+    AS lease_ok,
+  coalesce(p.recovery = 'owner-bound' AND p.started_at_ms IS NOT NULL
+    AND (p.lease_token IS NULL OR p.lease_expires_at_ms <= c.now), false) AS lost, p.last_event,
+  n.last_event AS parent_last
+FROM (SELECT {schema}.now_ms() AS now) c
+LEFT JOIN {schema}.process p ON p.tenant = :tenant AND p.process = :process
+LEFT JOIN {schema}.process_event o
+  ON o.tenant = :tenant AND o.process = :process AND o.key = :key
+LEFT JOIN {schema}.process n
+  ON n.tenant = :tenant AND n.process = :parent AND n.pruned_at_ms IS NULL
+
+-- name: processes.log
+-- A page of the log of a process, or of its events of one type, in order.
+-- mode: read
+-- returns: process, seq, type, ordinal, key, payload, ends, output, wake, digest, authority
+-- returns: wake_session, wake_frame, work, at_ms, acked_at_ms
+SELECT
+  e.process, e.seq, e.type, e.ordinal, e.key, e.payload, e.ends, e.output, e.wake, e.digest,
+  e.authority, e.wake_session, e.wake_frame, e.work, e.at_ms, e.acked_at_ms
+FROM {schema}.process_event e
+WHERE e.tenant = :tenant AND e.process = :process AND e.seq > :after::bigint
+ORDER BY e.seq LIMIT :limit
+
+-- name: processes.log_of_type
+-- A page of the events of one type of a process, in order.
+-- mode: read
+-- returns: process, seq, type, ordinal, key, payload, ends, output, wake, digest, authority
+-- returns: wake_session, wake_frame, work, at_ms, acked_at_ms
+SELECT
+  e.process, e.seq, e.type, e.ordinal, e.key, e.payload, e.ends, e.output, e.wake, e.digest,
+  e.authority, e.wake_session, e.wake_frame, e.work, e.at_ms, e.acked_at_ms
+FROM {schema}.process_event e
+WHERE e.tenant = :tenant AND e.process = :process AND e.type = :type AND e.seq > :after::bigint
+ORDER BY e.type, e.seq LIMIT :limit
+
+-- name: processes.recent
+-- The last events of a process, newest first.
+-- mode: read
+-- returns: process, seq, type, ordinal, key, payload, ends, output, wake, digest, authority
+-- returns: wake_session, wake_frame, work, at_ms, acked_at_ms
+SELECT
+  e.process, e.seq, e.type, e.ordinal, e.key, e.payload, e.ends, e.output, e.wake, e.digest,
+  e.authority, e.wake_session, e.wake_frame, e.work, e.at_ms, e.acked_at_ms
+FROM {schema}.process_event e
+WHERE e.tenant = :tenant AND e.process = :process
+ORDER BY e.seq DESC LIMIT :limit
+
+-- name: processes.count
+-- How many events of a type a process has up to a sequence; whether it is there, and pruned.
+-- mode: read
+-- returns: pruned, number
+SELECT p.pruned_at_ms IS NOT NULL AS pruned,
+  coalesce((SELECT e.ordinal FROM {schema}.process_event e
+    WHERE e.tenant = :tenant AND e.process = :process AND e.type = :type
+      AND e.seq <= :through::bigint
+    ORDER BY e.seq DESC LIMIT 1), 0) AS number
+FROM {schema}.process p WHERE p.tenant = :tenant AND p.process = :process
+
+-- name: processes.wakes
+-- A page of the events of a process whose wakes were not seen to, in order.
+-- mode: read
+-- returns: process, seq, type, ordinal, key, payload, ends, output, wake, digest, authority
+-- returns: wake_session, wake_frame, work, at_ms, acked_at_ms
+SELECT
+  e.process, e.seq, e.type, e.ordinal, e.key, e.payload, e.ends, e.output, e.wake, e.digest,
+  e.authority, e.wake_session, e.wake_frame, e.work, e.at_ms, e.acked_at_ms
+FROM {schema}.process_event e
+WHERE e.tenant = :tenant AND e.process = :process AND e.seq > :after::bigint
+  AND e.wake IS NOT NULL AND e.acked_at_ms IS NULL
+ORDER BY e.seq LIMIT :limit
+
+-- name: processes.ack
+-- Says that the wake of an event was seen to; the first time stays.
+-- mode: write
+-- returns: acked
+-- explains: known, pruned
+-- step: guard
+WITH acking AS (
+  UPDATE {schema}.process_event e SET acked_at_ms = coalesce(e.acked_at_ms, {schema}.now_ms())
+  WHERE e.tenant = :tenant AND e.process = :process AND e.seq = :seq AND e.wake IS NOT NULL
+  RETURNING 1
+)
+SELECT EXISTS (SELECT FROM acking) AS acked FROM {schema}.process p
+WHERE p.tenant = :tenant AND p.process = :process AND p.pruned_at_ms IS NULL
+-- step: refused
+SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned
+FROM (SELECT 1) one LEFT JOIN {schema}.process p ON p.tenant = :tenant AND p.process = :process
+
+-- name: processes.claim
+-- Grants the lease of a process when it is free, lapsed, or held by the same owner; the first grant
+-- of all is an event.
+-- mode: write
+-- returns: generation, claimed_at_ms, expires_at_ms, old_owner, old_generation, old_expires_at_ms
+-- explains: known, pruned, state, recovery, started, owner, generation, expires_at_ms, last_event
+-- Differs by necessity: the process is locked before it is judged, and the clock is read after.
+-- step: guard
+WITH held AS MATERIALIZED (
+  SELECT p.* FROM {schema}.process p WHERE p.tenant = :tenant AND p.process = :process
+  FOR NO KEY UPDATE
+), verdict AS MATERIALIZED (
+  SELECT h.*, c.now FROM held h CROSS JOIN (SELECT {schema}.now_ms() AS now) c
+  WHERE h.pruned_at_ms IS NULL AND h.state = 'running' AND h.recovery <> 'external'
+    AND h.lease_generation BETWEEN 0 AND 9223372036854775806
+    AND h.last_event BETWEEN 0 AND 9223372036854775806
+    AND CASE WHEN h.lease_token IS NOT NULL AND h.lease_expires_at_ms > c.now
+      THEN h.lease_owner = :owner -- guard: busy
+      ELSE h.recovery <> 'owner-bound' OR h.started_at_ms IS NULL END -- guard: recovery
+), taken AS (
+  UPDATE {schema}.process p SET lease_owner = :owner, lease_token = :token,
+    lease_generation = v.lease_generation + 1, lease_claimed_at_ms = v.now,
+    lease_expires_at_ms = v.now + :ttl_ms::bigint,
+    last_event = v.last_event + (v.started_at_ms IS NULL)::integer,
+    updated_at_ms = CASE WHEN v.started_at_ms IS NULL THEN v.now ELSE v.updated_at_ms END,
+    change = CASE WHEN v.started_at_ms IS NOT NULL THEN v.change END,
+    started_at_ms = coalesce(v.started_at_ms, v.now),
+    ready_at_ms = CASE WHEN v.started_at_ms IS NULL AND v.wait_type = 'process.started'
+      AND v.wait_after <= v.last_event THEN least(v.ready_at_ms, v.now) ELSE v.ready_at_ms END
+  FROM verdict v WHERE p.tenant = :tenant AND p.process = v.process
+  RETURNING p.lease_generation, v.now, p.lease_expires_at_ms
+), started AS (
+  INSERT INTO {schema}.process_event (tenant, process, seq, type, ordinal, payload, digest, at_ms)
+  SELECT :tenant, v.process, v.last_event + 1, 'process.started', 1, :payload, :digest, v.now
+  FROM verdict v WHERE v.started_at_ms IS NULL
+)
+SELECT t.lease_generation AS generation, t.now AS claimed_at_ms,
+  t.lease_expires_at_ms AS expires_at_ms,
+  CASE WHEN v.lease_expires_at_ms <= v.now THEN v.lease_owner END AS old_owner,
+  v.lease_generation AS old_generation, v.lease_expires_at_ms AS old_expires_at_ms
+FROM taken t CROSS JOIN verdict v
+-- step: refused
+SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned, p.state, p.recovery,
+  p.started_at_ms IS NOT NULL AS started,
+  CASE WHEN p.lease_token IS NOT NULL AND p.lease_expires_at_ms > c.now THEN p.lease_owner END
+    AS owner,
+  p.lease_generation AS generation, p.lease_expires_at_ms AS expires_at_ms, p.last_event
+FROM (SELECT {schema}.now_ms() AS now) c
+LEFT JOIN {schema}.process p ON p.tenant = :tenant AND p.process = :process
+
+-- name: processes.renew
+-- Moves the expiry of a lease that is still held.
+-- mode: write
+-- returns: claimed_at_ms, expires_at_ms
+-- explains: known, pruned
+-- Differs by necessity: the process is locked before the clock is read.
+-- step: guard
+WITH held AS MATERIALIZED (
+  SELECT p.process, p.lease_expires_at_ms FROM {schema}.process p
+  WHERE p.tenant = :tenant AND p.process = :process
+    AND p.lease_owner = :lease_owner AND p.lease_token = :lease_token
+    AND p.lease_generation = :lease_generation FOR NO KEY UPDATE -- guard: lease
+)
+UPDATE {schema}.process p SET lease_expires_at_ms = c.now + :ttl_ms::bigint
+FROM held h CROSS JOIN (SELECT {schema}.now_ms() AS now) c
+WHERE p.tenant = :tenant AND p.process = h.process AND h.lease_expires_at_ms > c.now
+RETURNING p.lease_claimed_at_ms AS claimed_at_ms, p.lease_expires_at_ms AS expires_at_ms
+-- step: refused
+SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned
+FROM (SELECT 1) one LEFT JOIN {schema}.process p ON p.tenant = :tenant AND p.process = :process
+
+-- name: processes.release
+-- Frees a lease that this proof holds, live or lapsed.
+-- mode: write
+-- returns: released
+-- explains: known, pruned
+-- step: guard
+UPDATE {schema}.process p SET lease_owner = NULL, lease_token = NULL, lease_claimed_at_ms = NULL,
+  lease_expires_at_ms = NULL,
+  ready_at_ms = CASE WHEN p.wait_event IS NULL THEN {schema}.now_ms() ELSE p.ready_at_ms END
+WHERE p.tenant = :tenant AND p.process = :process
+  AND p.lease_owner = :lease_owner AND p.lease_token = :lease_token
+  AND p.lease_generation = :lease_generation -- guard: lease
+RETURNING 1 AS released
+-- step: refused
+SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned
+FROM (SELECT 1) one LEFT JOIN {schema}.process p ON p.tenant = :tenant AND p.process = :process
+
+-- name: processes.lease
+-- Who holds the lease of a process.
+-- mode: read
+-- returns: process, owner, generation, claimed_at_ms, expires_at_ms, live
+SELECT process, lease_owner AS owner, lease_generation AS generation,
+  lease_claimed_at_ms AS claimed_at_ms, lease_expires_at_ms AS expires_at_ms,
+  lease_token IS NOT NULL AND lease_expires_at_ms > {schema}.now_ms() AS live
+FROM {schema}.process WHERE tenant = :tenant AND process = :process AND pruned_at_ms IS NULL
+
+-- name: processes.due
+-- A page of the processes that somebody may take up, longest due first.
+-- mode: read
+-- returns: upper_ms, due_at_ms, lost
+-- returns: process, registration, identity, created_at_ms, state, last_event, updated_at_ms
+-- returns: end_type, end_key, end_payload, ends, output, end_wake, end_digest, authority, wait
+-- returns: wait_digest, external, external_digest, started_at_ms, cancel_at_ms, wake_gone
+SELECT c.upper_ms, p.due_at_ms,
+  p.recovery = 'owner-bound' AND p.started_at_ms IS NOT NULL AS lost,
+  p.process, p.registration, p.identity, p.created_at_ms, p.state, p.last_event, p.updated_at_ms,
+  p.end_type, p.end_key, p.end_payload, p.ends, p.output, p.end_wake, p.end_digest, p.authority,
+  p.wait, p.wait_digest, p.external, p.external_digest, p.started_at_ms, p.cancel_at_ms, p.wake_gone
+FROM (SELECT coalesce(:upper_ms::bigint, {schema}.now_ms()) AS upper_ms OFFSET 0) c
+CROSS JOIN LATERAL (SELECT q.* FROM {schema}.process_seen q
+  WHERE q.tenant = :tenant AND q.due_at_ms <= c.upper_ms
+    AND (q.due_at_ms, q.process) > (:after_ms::bigint, :after::text)
+  ORDER BY q.due_at_ms, q.process LIMIT :limit) p
+
+-- name: processes.grant
+-- Lets a scope see a process; what it was called there before is replaced.
+-- mode: write
+-- returns: granted_at_ms
+-- explains: known, pruned, deleted
+-- Differs by necessity: the session and the process are locked against deletion and pruning first.
+-- step: guard
+WITH at AS MATERIALIZED (
+  SELECT s.deleted_at_ms FROM {schema}.session s
+  WHERE s.tenant = :tenant AND s.session = :session FOR KEY SHARE
+), of AS MATERIALIZED (
+  SELECT p.process, p.pruned_at_ms FROM {schema}.process p
+  WHERE p.tenant = :tenant AND p.process = :process AND (SELECT count(*) FROM at) >= 0
+  FOR NO KEY UPDATE
+)
+INSERT INTO {schema}.process_grant AS g (tenant, session, frame, process, kind, label,
+  granted_at_ms)
+SELECT :tenant, :session, :frame, o.process, :kind, :label, {schema}.now_ms() FROM of o
+WHERE o.pruned_at_ms IS NULL AND (SELECT count(a.deleted_at_ms) FROM at a) = 0
+ON CONFLICT (tenant, session, frame, process) DO UPDATE SET kind = excluded.kind,
+  label = excluded.label, granted_at_ms = excluded.granted_at_ms
+RETURNING g.granted_at_ms
+-- step: refused
+SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned,
+  s.deleted_at_ms IS NOT NULL AS deleted
+FROM (SELECT 1) one LEFT JOIN {schema}.process p ON p.tenant = :tenant AND p.process = :process
+LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
+
+-- name: processes.revoke
+-- Takes a grant back.
+-- mode: write
+-- returns: revoked
+WITH gone AS (
+  DELETE FROM {schema}.process_grant WHERE tenant = :tenant AND session = :session
+    AND frame = :frame AND process = :process RETURNING 1
+)
+SELECT count(*) AS revoked FROM gone
+
+-- name: processes.transfer
+-- Moves grants from one scope to another, all of them or none.
+-- mode: write
+-- children: processes(process)
+-- returns: moved
+-- explains: missing, deleted
+-- Differs by necessity: the sessions, the processes and the grants are locked in their order first.
+-- step: plain
+SELECT FROM {schema}.session WHERE tenant = :tenant AND session IN (:session, :to_session)
+ORDER BY session FOR KEY SHARE
+-- step: plain
+SELECT FROM {schema}.process
+WHERE tenant = :tenant AND process = ANY (:processes.process::text[])
+ORDER BY process FOR NO KEY UPDATE
+-- step: guard
+SELECT count(*) AS moved FROM {schema}.process_grant g
+WHERE g.tenant = :tenant AND g.session = :session AND g.frame = :frame
+  AND g.process = ANY (:processes.process::text[])
+  AND NOT EXISTS (SELECT FROM {schema}.session s WHERE s.tenant = :tenant
+    AND s.session = :to_session AND s.deleted_at_ms IS NOT NULL)
+HAVING count(*) = :processes.n::bigint -- guard: granted
+-- step: plain
+INSERT INTO {schema}.process_grant (tenant, session, frame, process, kind, label, granted_at_ms)
+SELECT g.tenant, :to_session, :to_frame, g.process, g.kind, g.label, {schema}.now_ms()
+FROM {schema}.process_grant g
+WHERE g.tenant = :tenant AND g.session = :session AND g.frame = :frame
+  AND g.process = ANY (:processes.process::text[])
+ORDER BY g.process
+ON CONFLICT (tenant, session, frame, process) DO UPDATE SET kind = excluded.kind,
+  label = excluded.label, granted_at_ms = excluded.granted_at_ms
+-- step: plain
+DELETE FROM {schema}.process_grant WHERE tenant = :tenant AND session = :session
+  AND frame = :frame AND process = ANY (:processes.process::text[])
+  AND (:session::text, :frame::text) <> (:to_session::text, :to_frame::text)
+-- step: refused
+SELECT (SELECT x.process FROM unnest(:processes.process::text[]) AS x(process) WHERE NOT EXISTS (
+    SELECT FROM {schema}.process_grant g WHERE g.tenant = :tenant AND g.session = :session
+    AND g.frame = :frame AND g.process = x.process) LIMIT 1) AS missing,
+  EXISTS (SELECT FROM {schema}.session s WHERE s.tenant = :tenant AND s.session = :to_session
+    AND s.deleted_at_ms IS NOT NULL) AS deleted
+
+-- name: processes.granted
+-- The grant of one scope for one process.
+-- mode: read
+-- returns: session, frame, process, kind, label, granted_at_ms
+SELECT session, frame, process, kind, label, granted_at_ms FROM {schema}.process_grant
+WHERE tenant = :tenant AND session = :session AND frame = :frame AND process = :process
+
+-- name: processes.grants
+-- A page of the grants of a scope with their processes, in the order of the ids.
+-- mode: read
+-- returns: session, frame, granted, grant_kind, label, granted_at_ms
+-- returns: process, registration, identity, created_at_ms, state, last_event, updated_at_ms
+-- returns: end_type, end_key, end_payload, ends, output, end_wake, end_digest, authority, wait
+-- returns: wait_digest, external, external_digest, started_at_ms, cancel_at_ms, wake_gone
+SELECT g.session, g.frame, g.process AS granted, g.kind AS grant_kind, g.label,
+  g.granted_at_ms,
+  p.process, p.registration, p.identity, p.created_at_ms, p.state, p.last_event, p.updated_at_ms,
+  p.end_type, p.end_key, p.end_payload, p.ends, p.output, p.end_wake, p.end_digest, p.authority,
+  p.wait, p.wait_digest, p.external, p.external_digest, p.started_at_ms, p.cancel_at_ms, p.wake_gone
+FROM {schema}.process_grant g
+JOIN {schema}.process_seen p ON p.tenant = :tenant AND p.process = g.process
+WHERE g.tenant = :tenant AND g.session = :session AND g.frame = :frame AND g.process > :after
+  AND (NOT :live::boolean OR p.state = 'running')
+ORDER BY g.process LIMIT :limit
+
+-- name: processes.grants_of
+-- A page of the grants for a process, in the order of sessions and frames.
+-- mode: read
+-- returns: session, frame, process, kind, label, granted_at_ms
+SELECT session, frame, process, kind, label, granted_at_ms FROM {schema}.process_grant
+WHERE tenant = :tenant AND process = :process
+  AND (session, frame) > (:after_session::text, :after_frame::text)
+ORDER BY session, frame LIMIT :limit
+
+-- name: processes.changes
+-- Gives a place in the feed to what has changed, and reads the feed from a place on. Places are
+-- given here only, one caller after the other, so that no writer can slip behind a cursor.
+-- mode: write
+-- returns: place, id, pruned
+-- returns: process, registration, identity, created_at_ms, state, last_event, updated_at_ms
+-- returns: end_type, end_key, end_payload, ends, output, end_wake, end_digest, authority, wait
+-- returns: wait_digest, external, external_digest, started_at_ms, cancel_at_ms, wake_gone
+-- step: plain
+SELECT {schema}.place_changes_v1(:tenant, :placed)
+-- step: rows
+SELECT c.change AS place, c.process AS id, c.pruned_at_ms IS NOT NULL AS pruned,
+  p.process, p.registration, p.identity, p.created_at_ms, p.state, p.last_event, p.updated_at_ms,
+  p.end_type, p.end_key, p.end_payload, p.ends, p.output, p.end_wake, p.end_digest, p.authority,
+  p.wait, p.wait_digest, p.external, p.external_digest, p.started_at_ms, p.cancel_at_ms, p.wake_gone
+FROM (SELECT f.change, f.process, f.pruned_at_ms FROM {schema}.process f
+  WHERE f.tenant = :tenant AND f.change > :after::bigint ORDER BY f.change LIMIT :limit) c
+LEFT JOIN {schema}.process_seen p ON p.tenant = :tenant AND p.process = c.process
+ORDER BY c.change
+
+-- name: processes.prune
+-- Lets go of processes that ended before a time, oldest first; their ids stay.
+-- mode: write
+-- returns: processes, events, grants, more
+-- explains: processes
+-- Differs by necessity: the processes are locked first, so that what is appended to them meanwhile
+-- is seen by the statements after that.
+-- step: guard
+SELECT coalesce(array_agg(x.process ORDER BY x.process), '{}') AS processes FROM (
+  SELECT p.process FROM {schema}.process p
+  WHERE p.tenant = :tenant AND p.pruned_at_ms IS NULL AND p.ended_event IS NOT NULL
+    AND p.updated_at_ms < :before_ms::bigint
+  ORDER BY p.updated_at_ms, p.process LIMIT :limit FOR UPDATE SKIP LOCKED) x
+-- step: rows
+SELECT to_json(:processes::text[])::text AS processes,
+  (SELECT count(*) FROM {schema}.process_event e
+    WHERE e.tenant = :tenant AND e.process = ANY (:processes::text[])) AS events,
+  (SELECT count(*) FROM {schema}.process_grant g
+    WHERE g.tenant = :tenant AND g.process = ANY (:processes::text[])) AS grants,
+  EXISTS (SELECT FROM {schema}.process p WHERE p.tenant = :tenant AND p.pruned_at_ms IS NULL
+    AND p.ended_event IS NOT NULL AND p.updated_at_ms < :before_ms::bigint
+    AND p.process <> ALL (:processes::text[])) AS more
+-- step: plain
+DELETE FROM {schema}.process_event WHERE tenant = :tenant AND process = ANY (:processes::text[])
+-- step: plain
+DELETE FROM {schema}.process_grant WHERE tenant = :tenant AND process = ANY (:processes::text[])
+-- step: plain
+UPDATE {schema}.process SET kind = '', definition = NULL, origin_session = NULL, parent = NULL,
+  wake_session = NULL, registration = '', identity = '', external_event = NULL, change = NULL,
+  pruned_at_ms = {schema}.now_ms()
+WHERE tenant = :tenant AND process = ANY (:processes::text[])
+-- step: refused
+SELECT '[]' AS processes
