@@ -19,6 +19,16 @@ import pytest
 
 import holdfast
 from holdfast.contract.errors import HeadMoved
+from holdfast.contract.processes import (
+    EventType,
+    NewEvent,
+    NewGrant,
+    NewProcess,
+    ProcessFilter,
+    Scope,
+    Wait,
+    WakeRule,
+)
 from holdfast.contract.queue import NewWork
 from holdfast.contract.records import NewNode, StateRef, Turn, Usage
 from holdfast.engine.postgres_calls import Text, compiled
@@ -30,6 +40,13 @@ from holdfast.testing.wire import WireProxy
 
 LONG, SHORT, SESSIONS = 10_000, 10, 2_000
 TENANT = "a"
+PROCESS: dict[str, Any] = {
+    "events": [EventType(name="line", wakes=WakeRule())],
+    "origin": Scope(session="template"),
+    "parent": "parent",
+    "wake": Scope(session="template"),
+    "grants": [NewGrant(scope=Scope(session="template"))],
+}
 
 
 def turn(session: str, name: str, **fields: Any) -> Turn:
@@ -71,6 +88,22 @@ async def renewed(store: Store, session: str, nth: int) -> None:
     await store.lanes.release(lane.fence)
 
 
+def process_of(session: str, nth: int) -> NewProcess:
+    return NewProcess(**{**PROCESS, "process": f"{session}-{nth}", "wake": Scope(session=session)})
+
+
+async def appended(store: Store, session: str, nth: int) -> None:
+    event = NewEvent(type="line", payload=f"{nth}", key=f"{session}-{nth}")
+    answer = await store.processes.append("template", event)
+    assert answer.wake == "enqueued"
+
+
+async def leased(store: Store, session: str, nth: int) -> None:
+    lease = await store.processes.claim("template", "me", ttl_ms=100)
+    await store.processes.renew(lease, ttl_ms=200)
+    await store.processes.release(lease)
+
+
 BUDGETS: dict[str, tuple[int, Act]] = {
     "commit": (1, lambda s, name, n: s.sessions.commit(turn(name, f"t{n}"))),
     "commit with state": (
@@ -90,7 +123,21 @@ BUDGETS: dict[str, tuple[int, Act]] = {
     "claim": (1, lambda s, name, n: s.lanes.claim(name, "me", ttl_ms=0)),
     "claim, renew, release": (3, renewed),
     "totals": (1, lambda s, name, n: s.usage.totals(session=name)),
+    "register a process": (1, lambda s, name, n: s.processes.register(process_of(name, n))),
+    "append and wake": (1, appended),
+    "claim a process": (1, lambda s, name, n: s.processes.claim("template", "me", ttl_ms=0)),
+    "claim, renew, release a process": (3, leased),
+    "due": (1, lambda s, name, n: s.processes.due(limit=20)),
+    "log": (1, lambda s, name, n: s.processes.events("template", after=n % 7, limit=5)),
 }
+
+
+def started_by(scope: Scope) -> NewProcess:
+    """A process with the name of a session, which started it and is all that sees it."""
+    own = {"origin": scope, "wake": scope, "grants": [NewGrant(scope=scope)]}
+    return NewProcess(
+        **{**PROCESS, **own, "process": scope.session, "parent": scope.session + "-p"}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +157,13 @@ async def _fill(url: str) -> None:
         await store.sessions.commit(turn("template", "t0"))
         await store.sessions.rewind("template", turn="back", revision=1, reason="why")
         await store.queue.enqueue(NewWork(session="template", payloads=["body"], key="key"))
+        await store.processes.register(NewProcess(process="template", **PROCESS))
+        await store.processes.append("template", NewEvent(type="line", payload="a", key="key"))
+        many = [started_by(Scope(session=f"copy-{n}")) for n in range(SESSIONS)]
+        await asyncio.gather(*(store.processes.register(one) for one in many))
+        found = await store.processes.changes(limit=1000)
+        while found.more:
+            found = await store.processes.changes(after=found.next, limit=1000)
     connection = await asyncpg.connect(url)
     try:
         await connection.execute("SET search_path TO holdfast")
@@ -120,12 +174,14 @@ async def _fill(url: str) -> None:
             " FROM information_schema.tables WHERE table_type = 'BASE TABLE') GROUP BY 1"
         )
         for name, columns in sorted((t["name"], t["columns"]) for t in tables):
-            if "session" not in columns:
+            owner = next((o for o in ("session", "process") if o in columns), "tenant")
+            if name in ("blob", "migration", "process", "process_grant"):
                 continue
             await connection.execute(
                 f"INSERT INTO {name} ({', '.join(columns)})"
-                f" SELECT {', '.join(_copied(column) for column in columns)}"
-                f" FROM {name}, generate_series(1, {SESSIONS}) g WHERE session = 'template'"
+                f" SELECT {', '.join(_copied(column, owner) for column in columns)}"
+                f" FROM {name}, generate_series(1, {SESSIONS}) g"
+                f" WHERE {owner} = '{TENANT if owner == 'tenant' else 'template'}'"
             )
         await connection.execute(
             "INSERT INTO blob SELECT tenant, digest, 0, 4, 'copy' FROM component c"
@@ -138,10 +194,12 @@ async def _fill(url: str) -> None:
         await connection.close()
 
 
-def _copied(column: str) -> str:
+def _copied(column: str, owner: str) -> str:
     """A column of the g-th copy: under its own name, at its own time, with its own content."""
-    if "session" in column:
+    if "session" in column or column == "process":
         return f"CASE WHEN {column} = 'template' THEN 'copy-' || g END"
+    if column == "change" or column == owner:
+        return f"{column} || g::text" if column == owner else f"{column} + g"
     if column == "digest":
         return "sha256(digest || g::text::bytea)"
     if column.endswith("at_ms") and column != "deleted_at_ms":
@@ -210,7 +268,7 @@ async def test_statements_do_not_grow_with_components(grown: str, sqlite_path: P
 
 TABLE = re.compile(r"Seq Scan on (\w+)")
 # Blocks that are allowed to read a whole table, each with the reason.
-WHOLE_TABLE: dict[str, str] = {}
+WHOLE_TABLE = {"queue.counts_of_all 0": "it counts everything there is, and says so exactly"}
 
 
 def texts() -> dict[str, Text]:
@@ -311,7 +369,39 @@ async def everything(store: Store) -> None:
     await store.usage.rows(fork)
     await store.sessions.receipt(fork, "branch")
     await store.sessions.create(f"{fork}-new", tags={"a": "b"})
+    await processes_of(store, fork)
     await store.sessions.delete(fork)
+
+
+async def processes_of(store: Store, session: str) -> None:
+    """Each operation on processes, on a child of the one there are many of."""
+    child, processes, scope = f"{session}-process", store.processes, Scope(session=session)
+    made = {**PROCESS, "parent": "template", "wake": scope}
+    await processes.register(NewProcess(process=child, **made))
+    lease = await processes.claim(child, "me")
+    await processes.renew(lease)
+    await processes.append(child, NewEvent(type="line", payload="b", key="k"), lease=lease)
+    await processes.append(child, NewEvent(type="line", payload="b", key="k"), lease=lease)
+    await processes.grant(scope, child)
+    await processes.transfer(scope, Scope(session="elsewhere"), [child])
+    await processes.revoke(Scope(session="elsewhere"), child)
+    await processes.suspend(child, Wait(type="line", after=9), lease=lease)
+    await processes.resume(child)
+    await processes.request_cancel(child)
+    await processes.ack(child, 2)
+    await processes.release(await processes.claim(child, "you"))
+    await processes.end(child, authority="operator")
+    await processes.due(limit=5)
+    await processes.changes(after="3", limit=5)
+    await processes.prune(ended_before_ms=1)
+    which: list[dict[str, Any]] = [
+        {},
+        {"states": ("running", "failed")},
+        {"session": "template"},
+        {"parent": "template"},
+    ]
+    for one in which:
+        await processes.list(which=ProcessFilter(**one), limit=5)
 
 
 # --- SQLite: plans and statements

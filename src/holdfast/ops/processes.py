@@ -25,8 +25,6 @@ from holdfast.ops.op import ASK_AGAIN, Op, Step, Stmt, call, guarded, one
 
 Row = tuple[Any, ...]
 Plan = Callable[[Declared], EventPlan]
-# How many changed processes get a place in the feed at once.
-PLACED = 1000
 # How many processes a handle remembers what they have declared of.
 REMEMBERED = 10_000
 
@@ -210,7 +208,7 @@ def ack(tenant: str, process: str, sequence: int) -> Op[bool]:
 
 def changes(tenant: str, after: int, limit: int) -> Op[Changes]:
     """A page of the feed of changes."""
-    rows = yield from call(CHANGES, tenant=tenant, after=after, limit=limit + 1, placed=PLACED)
+    rows = yield from call(CHANGES, tenant=tenant, after=after, limit=limit + 1)
     items = tuple(
         Change(process=row[1], record=None if row[2] else processes.process_of(tenant, row[3:]))
         for row in rows[:limit]

@@ -473,7 +473,7 @@ ORDER BY session, frame LIMIT :limit
 -- returns: end_type, end_key, end_payload, ends, output, end_wake, end_digest, authority, wait
 -- returns: wait_digest, external, external_digest, started_at_ms, cancel_at_ms, wake_gone
 -- step: plain
-SELECT {schema}.place_changes_v1(:tenant, :placed)
+SELECT {schema}.place_changes_v1(:tenant, :limit)
 -- step: rows
 SELECT c.change AS place, c.process AS id, c.pruned_at_ms IS NOT NULL AS pruned,
   p.process, p.registration, p.identity, p.created_at_ms, p.state, p.last_event, p.updated_at_ms,
@@ -481,7 +481,8 @@ SELECT c.change AS place, c.process AS id, c.pruned_at_ms IS NOT NULL AS pruned,
   p.wait, p.wait_digest, p.external, p.external_digest, p.started_at_ms, p.cancel_at_ms, p.wake_gone
 FROM (SELECT f.change, f.process, f.pruned_at_ms FROM {schema}.process f
   WHERE f.tenant = :tenant AND f.change > :after::bigint ORDER BY f.change LIMIT :limit) c
-LEFT JOIN {schema}.process_seen p ON p.tenant = :tenant AND p.process = c.process
+LEFT JOIN LATERAL (SELECT q.* FROM {schema}.process_seen q
+  WHERE q.tenant = :tenant AND q.process = c.process LIMIT 1) p ON true
 ORDER BY c.change
 
 -- name: processes.prune

@@ -25,6 +25,7 @@ FROM (SELECT 1) one LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.ses
 SELECT c.* FROM {schema}.claim_work_v1(:tenant, :session, :owner, :fence_owner, :fence_token,
   :fence_generation, :lane_token, :lane_ttl_ms, :claim, :claim_token, :ttl_ms, :boundary, :kind,
   :limit, :exact.work) c
+ORDER BY c.seq
 -- step: refused
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   coalesce(CASE WHEN :fence_token::text IS NULL
@@ -167,37 +168,12 @@ LEFT JOIN {schema}.work_seen w ON w.tenant = :tenant AND w.session = :session AN
 -- returns: known, deleted, lane_live, lane_expires_at_ms, kind, delivery, any_claimed, next_at_ms
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   s.lane_token IS NOT NULL AND s.lane_expires_at_ms > c.now AS lane_live, s.lane_expires_at_ms,
-  f.kind, f.delivery,
-  EXISTS (SELECT FROM {schema}.work_seen w WHERE w.tenant = :tenant AND w.session = :session
-    AND w.state = 'claimed' AND w.until_ms > c.now) AS any_claimed,
-  least(
-    (SELECT w.available_at_ms FROM {schema}.work w WHERE w.tenant = :tenant
-      AND w.session = :session AND w.state = 'delayed' ORDER BY w.available_at_ms LIMIT 1),
-    (SELECT w.claim_expires_at_ms FROM {schema}.work w WHERE w.tenant = :tenant
-      AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NULL
-      AND w.claim_expires_at_ms > c.now ORDER BY w.claim_expires_at_ms LIMIT 1)) AS next_at_ms
+  f.kind, f.delivery, f.any_claimed, f.next_at_ms
 FROM (SELECT {schema}.now_ms() AS now) c
 LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
-LEFT JOIN LATERAL (
-  SELECT x.kind, x.delivery FROM (
-    (SELECT w.seq, w.kind, w.delivery FROM {schema}.work w WHERE w.tenant = :tenant
-      AND w.session = :session AND w.state = 'ready' ORDER BY w.seq LIMIT 1)
-    UNION ALL
-    (SELECT w.seq, w.kind, w.delivery FROM {schema}.work w WHERE w.tenant = :tenant
-      AND w.session = :session AND w.state = 'delayed' AND w.available_at_ms <= c.now
-      ORDER BY w.seq LIMIT 1)
-    UNION ALL
-    (SELECT w.seq, w.kind, w.delivery FROM {schema}.work w WHERE w.tenant = :tenant
-      AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NOT NULL
-      AND w.claim_generation < CASE WHEN s.lane_token IS NOT NULL AND s.lane_expires_at_ms > c.now
-        THEN s.lane_generation ELSE 9223372036854775807 END
-      AND coalesce(w.attempts < w.max_attempts, true) ORDER BY w.seq LIMIT 1)
-    UNION ALL
-    (SELECT w.seq, w.kind, w.delivery FROM {schema}.work w WHERE w.tenant = :tenant
-      AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NULL
-      AND w.claim_expires_at_ms <= c.now AND coalesce(w.attempts < w.max_attempts, true)
-      ORDER BY w.seq LIMIT 1)
-  ) x ORDER BY x.seq LIMIT 1) f ON true
+CROSS JOIN LATERAL {schema}.inbox_v1(:tenant, :session,
+  CASE WHEN s.lane_token IS NOT NULL AND s.lane_expires_at_ms > c.now THEN s.lane_generation END,
+  c.now) f
 
 -- name: queue.prune
 -- Forgets keys of settled work whose time is over.

@@ -526,7 +526,7 @@ UPDATE process SET change = n.place FROM (
   SELECT q.process, (SELECT c.change FROM process_clock c WHERE c.tenant = :tenant)
     + row_number() OVER (ORDER BY q.process) AS place
   FROM (SELECT process FROM process INDEXED BY process_changed
-    WHERE tenant = :tenant AND change IS NULL ORDER BY process LIMIT :placed) q) n
+    WHERE tenant = :tenant AND change IS NULL ORDER BY process LIMIT :limit) q) n
 WHERE process.tenant = :tenant AND process.process = n.process
 -- step: plain
 UPDATE process_clock SET change = (SELECT max(p.change) FROM process p INDEXED BY process_change

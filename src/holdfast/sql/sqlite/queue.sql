@@ -47,12 +47,9 @@ FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :sessi
 -- returns: settled_turn, process, event
 -- explains: known, deleted, lane_ok, lane_owner, lane_generation, lane_expires_at_ms
 -- Differs by necessity: a script instead of a function, with the same parts in the same order.
--- step: when next
-UPDATE session INDEXED BY session_due SET due_at_ms = lane_expires_at_ms
-WHERE tenant = :tenant AND due_at_ms <= :now AND lane_token IS NOT NULL
-  AND lane_expires_at_ms > :now
 -- step: guard
 SELECT s.session AS at_session, coalesce(s.due_at_ms IS NOT NULL, 0) AS waits,
+  coalesce(s.due_at_ms, :now + 1) AS before_ms, coalesce(s.session, '') AS before_session,
   CASE WHEN :next THEN s.lane_generation + 1
        WHEN :fence_token IS NOT NULL THEN s.lane_generation END AS generation,
   CASE WHEN :next THEN :now + :lane_ttl_ms
@@ -62,6 +59,7 @@ SELECT s.session AS at_session, coalesce(s.due_at_ms IS NOT NULL, 0) AS waits,
 FROM (SELECT CASE WHEN NOT :next THEN :session ELSE (
     SELECT d.session FROM session d INDEXED BY session_due
     WHERE d.tenant = :tenant AND d.due_at_ms <= :now
+      AND (d.lane_token IS NULL OR d.lane_expires_at_ms <= :now)
       AND d.lane_generation BETWEEN 0 AND 9223372036854775806
     ORDER BY d.due_at_ms, d.session LIMIT 1) END AS session) t
 LEFT JOIN session s ON s.tenant = :tenant AND s.session = t.session
@@ -70,6 +68,11 @@ WHERE :next OR s.session IS NOT NULL AND s.deleted_at_ms IS NULL
     THEN s.lane_token IS NULL OR s.lane_expires_at_ms <= :now -- guard: lane-free
     ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token
       AND s.lane_generation = :fence_generation AND s.lane_expires_at_ms > :now END -- guard: fence
+-- step: when next
+UPDATE session INDEXED BY session_due SET due_at_ms = lane_expires_at_ms
+WHERE tenant = :tenant AND due_at_ms IS NOT NULL
+  AND (due_at_ms, session) < (:before_ms, :before_session)
+  AND lane_token IS NOT NULL AND lane_expires_at_ms > :now
 -- step: when waits
 UPDATE work INDEXED BY work_last_try SET state = 'dead', claim = NULL, claim_token = NULL,
   claim_owner = NULL, claim_generation = NULL, claimed_at_ms = NULL, claim_expires_at_ms = NULL,
@@ -213,16 +216,22 @@ FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :sessi
 -- mode: write
 -- returns: returned
 -- step: rows
-SELECT count(*) AS returned FROM work_seen w
-WHERE w.tenant = :tenant AND w.session = :session AND w.claim = :claim AND w.state = 'claimed'
-  AND w.claim_token = :claim_token AND w.until_ms > :now
+SELECT count(*) AS returned FROM session s CROSS JOIN work w INDEXED BY work_claim
+  ON w.tenant = s.tenant AND w.session = s.session
+WHERE s.tenant = :tenant AND s.session = :session AND w.claim = :claim AND w.state = 'claimed'
+  AND w.claim_token = :claim_token
+  AND CASE WHEN w.claim_generation IS NULL THEN w.claim_expires_at_ms > :now
+    ELSE w.claim_generation = s.lane_generation AND s.lane_token IS NOT NULL
+      AND s.lane_expires_at_ms > :now END
 -- step: plain
 UPDATE session SET due_at_ms = min(due_at_ms, max(:now + :delay_ms,
   CASE WHEN lane_token IS NULL THEN 0 ELSE lane_expires_at_ms END))
 WHERE tenant = :tenant AND session = :session AND EXISTS (
-  SELECT 1 FROM work_seen w WHERE w.tenant = :tenant AND w.session = :session
+  SELECT 1 FROM work w INDEXED BY work_claim WHERE w.tenant = :tenant AND w.session = :session
   AND w.claim = :claim AND w.state = 'claimed' AND w.claim_token = :claim_token
-  AND w.until_ms > :now)
+  AND CASE WHEN w.claim_generation IS NULL THEN w.claim_expires_at_ms > :now
+    ELSE w.claim_generation = session.lane_generation AND session.lane_token IS NOT NULL
+      AND session.lane_expires_at_ms > :now END)
 -- step: plain
 UPDATE work SET
   state = CASE WHEN :dead OR coalesce(attempts >= max_attempts, 0) THEN 'dead'
@@ -231,9 +240,13 @@ UPDATE work SET
   claim_token = NULL, claim_owner = NULL, claim_generation = NULL, claimed_at_ms = NULL,
   claim_expires_at_ms = NULL
 WHERE tenant = :tenant AND session = :session AND seq IN (
-  SELECT w.seq FROM work_seen w WHERE w.tenant = :tenant AND w.session = :session
-  AND w.claim = :claim AND w.state = 'claimed' AND w.claim_token = :claim_token
-  AND w.until_ms > :now) -- guard: held
+  SELECT w.seq FROM session s CROSS JOIN work w INDEXED BY work_claim
+    ON w.tenant = s.tenant AND w.session = s.session
+  WHERE s.tenant = :tenant AND s.session = :session AND w.claim = :claim AND w.state = 'claimed'
+    AND w.claim_token = :claim_token
+    AND CASE WHEN w.claim_generation IS NULL THEN w.claim_expires_at_ms > :now
+      ELSE w.claim_generation = s.lane_generation AND s.lane_token IS NOT NULL
+        AND s.lane_expires_at_ms > :now END) -- guard: held
 
 -- name: queue.cancel
 -- Removes work that is not done and that no live claim holds.

@@ -146,9 +146,55 @@ RETURNS bigint LANGUAGE sql STABLE AS $fn$
     ELSE {schema}.work_later_v1(p_tenant, p_session) END
 $fn$;
 
+-- The head of an inbox, for whoever may claim it while the lane of generation p_live is live;
+-- whether somebody has claimed work, and when time alone makes more of it claimable.
+-- What one inbox holds is no part of the statistics, and an empty one is the rule: a plan that
+-- reads an inbox to sort it, or all of a table, looks cheap until there is a backlog. So no such
+-- plan is allowed here or in a claim, and an order that only one index has says which one is meant.
+CREATE FUNCTION {schema}.inbox_v1(p_tenant text, p_session text, p_live bigint, p_now bigint)
+RETURNS TABLE (kind text, delivery text, any_claimed boolean, next_at_ms bigint)
+LANGUAGE sql STABLE ROWS 1 SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_sort = off AS $fn$
+  SELECT f.kind, f.delivery, coalesce(c.last_generation = p_live, false)
+      OR coalesce(c.last_expires_at_ms > p_now, false),
+    least(c.available_at_ms, c.expires_at_ms)
+  FROM (SELECT
+    least(
+      (SELECT w.seq FROM {schema}.work w WHERE w.tenant = p_tenant AND w.session = p_session
+        AND w.state = 'ready' ORDER BY w.seq LIMIT 1),
+      (SELECT min(x.seq) FROM (SELECT w.seq FROM {schema}.work w WHERE w.tenant = p_tenant
+        AND w.session = p_session AND w.state = 'delayed' AND w.available_at_ms <= p_now
+        ORDER BY w.available_at_ms OFFSET 0) x),
+      (SELECT min(x.seq) FROM (SELECT w.seq FROM {schema}.work w WHERE w.tenant = p_tenant
+        AND w.session = p_session AND w.state = 'claimed' AND w.claim_generation IS NOT NULL
+        AND w.claim_generation < coalesce(p_live, 9223372036854775807)
+        AND coalesce(w.attempts < w.max_attempts, true) ORDER BY w.claim_generation OFFSET 0) x),
+      (SELECT min(x.seq) FROM (SELECT w.seq FROM {schema}.work w WHERE w.tenant = p_tenant
+        AND w.session = p_session AND w.state = 'claimed' AND w.claim_generation IS NULL
+        AND w.claim_expires_at_ms <= p_now AND coalesce(w.attempts < w.max_attempts, true)
+        ORDER BY w.claim_expires_at_ms OFFSET 0) x)) AS head,
+    (SELECT w.claim_generation FROM {schema}.work w WHERE w.tenant = p_tenant
+      AND w.session = p_session AND w.state = 'claimed' AND w.claim_generation IS NOT NULL
+      ORDER BY w.claim_generation DESC LIMIT 1) AS last_generation,
+    (SELECT w.claim_expires_at_ms FROM {schema}.work w WHERE w.tenant = p_tenant
+      AND w.session = p_session AND w.state = 'claimed' AND w.claim_generation IS NULL
+      ORDER BY w.claim_expires_at_ms DESC LIMIT 1) AS last_expires_at_ms,
+    (SELECT w.available_at_ms FROM {schema}.work w WHERE w.tenant = p_tenant
+      AND w.session = p_session AND w.state = 'delayed' ORDER BY w.available_at_ms LIMIT 1)
+      AS available_at_ms,
+    (SELECT w.claim_expires_at_ms FROM {schema}.work w WHERE w.tenant = p_tenant
+      AND w.session = p_session AND w.state = 'claimed' AND w.claim_generation IS NULL
+      AND w.claim_expires_at_ms > p_now ORDER BY w.claim_expires_at_ms LIMIT 1)
+      AS expires_at_ms) c
+  LEFT JOIN LATERAL (SELECT w.kind, w.delivery FROM {schema}.work w WHERE w.tenant = p_tenant
+    AND w.session = p_session AND w.seq >= c.head ORDER BY w.seq LIMIT 1) f ON true
+$fn$;
+
 -- Claims work of a session, under its lane or without one; or of the next session that has work and
 -- no holder, with its lane. One row per work, or one that says why there is none; no row when the
 -- session is not there or the lane is somebody else's.
+-- Rows that were chosen are found again by their place, which stays as long as their session is
+-- held; a plan that looks for their numbers may read all of the inbox.
 CREATE FUNCTION {schema}.claim_work_v1(
   p_tenant text, p_session text, p_owner text, p_fence_owner text, p_fence_token text,
   p_fence_generation bigint, p_lane_token text, p_lane_ttl_ms bigint, p_claim text,
@@ -159,7 +205,8 @@ CREATE FUNCTION {schema}.claim_work_v1(
   kind text, delivery text, slot text, merge_key text, state text, available_at_ms bigint,
   enqueued_at_ms bigint, items bytea, digest bytea, attempts bigint, max_attempts bigint,
   last_error text, claim_owner text, settled_turn text, process text, event bigint)
-LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan AS $fn$
+LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_bitmapscan = off SET enable_sort = off AS $fn$
 #variable_conflict use_column
 DECLARE
   s record;
@@ -171,7 +218,8 @@ DECLARE
   v_before bigint;
   v_ready bigint;
   v_stale bigint;
-  v_seqs bigint[];
+  v_rows tid[];
+  v_works text[];
   v_why text;
   v_next bigint;
 BEGIN
@@ -190,7 +238,8 @@ BEGIN
             AND w.session = p_session AND w.state = 'delayed' AND w.available_at_ms <= v_now)
           OR EXISTS (SELECT FROM {schema}.work w WHERE w.tenant = p_tenant
             AND w.session = p_session AND w.state = 'claimed' AND w.claim_generation IS NOT NULL
-            AND (p_fence_token IS NULL OR w.claim_generation < x.lane_generation))
+            AND w.claim_generation < CASE WHEN p_fence_token IS NULL THEN 9223372036854775807
+              ELSE x.lane_generation END)
           OR EXISTS (SELECT FROM {schema}.work w WHERE w.tenant = p_tenant
             AND w.session = p_session AND w.state = 'claimed' AND w.claim_generation IS NULL
             AND w.claim_expires_at_ms <= v_now)) AS idle) i
@@ -265,14 +314,16 @@ BEGIN
     WHERE w.tenant = p_tenant AND w.session = s.session AND w.state = 'ready'
     ORDER BY w.seq LIMIT 1;
     SELECT least(
-      (SELECT min(w.seq) FROM {schema}.work w WHERE w.tenant = p_tenant
+      (SELECT min(x.seq) FROM (SELECT w.seq FROM {schema}.work w WHERE w.tenant = p_tenant
         AND w.session = s.session AND w.state = 'claimed' AND w.claim_generation IS NOT NULL
-        AND w.claim_generation < v_before), -- guard: generation
-      (SELECT min(w.seq) FROM {schema}.work w WHERE w.tenant = p_tenant
+        AND w.claim_generation < v_before -- guard: generation
+        ORDER BY w.claim_generation OFFSET 0) x),
+      (SELECT min(x.seq) FROM (SELECT w.seq FROM {schema}.work w WHERE w.tenant = p_tenant
         AND w.session = s.session AND w.state = 'claimed' AND w.claim_generation IS NULL
-        AND w.claim_expires_at_ms <= v_now)) INTO v_stale;
+        AND w.claim_expires_at_ms <= v_now ORDER BY w.claim_expires_at_ms OFFSET 0) x))
+      INTO v_stale;
     v_why := NULL;
-    v_seqs := NULL;
+    v_rows := NULL;
     IF v_ready IS NULL AND v_stale IS NULL THEN
       v_next := {schema}.work_later_v1(p_tenant, s.session);
       IF p_session IS NULL THEN
@@ -285,8 +336,9 @@ BEGIN
         WHEN v_next IS NULL THEN 'empty' ELSE 'not-yet-available' END;
       EXIT;
     END IF;
-    SELECT * INTO f FROM {schema}.work w WHERE w.tenant = p_tenant AND w.session = s.session
-      AND w.seq = least(v_ready, v_stale);
+    SELECT w.*, w.ctid AS place INTO f FROM {schema}.work w
+    WHERE w.tenant = p_tenant AND w.session = s.session
+      AND w.seq >= least(v_ready, v_stale) ORDER BY w.seq LIMIT 1;
     IF p_boundary = 'checkpoint' AND f.delivery <> 'earliest' THEN
       v_why := 'boundary';
     ELSIF p_kind = 'turn' AND f.kind <> 'turn' THEN
@@ -295,32 +347,40 @@ BEGIN
       v_why := 'turn-at-head';
     ELSIF f.seq = v_stale THEN
       -- What was claimed together is claimed together again, whatever has come since.
-      SELECT array_agg(w.seq ORDER BY w.seq) INTO v_seqs FROM {schema}.work w
-      WHERE w.tenant = p_tenant AND w.session = s.session AND w.claim = f.claim
-        AND w.state = 'claimed';
+      SELECT array_agg(x.place), array_agg(x.work) INTO v_rows, v_works FROM (
+        SELECT w.ctid AS place, w.work FROM {schema}.work w WHERE w.tenant = p_tenant
+          AND w.session = s.session AND w.claim = f.claim AND w.state = 'claimed'
+        ORDER BY w.seq) x;
     ELSIF f.slot = 'exclusive' OR f.merge_key IS NULL OR f.kind = 'command' THEN -- guard: merge
-      v_seqs := ARRAY[f.seq];
+      v_rows := ARRAY[f.place];
+      v_works := ARRAY[f.work];
     ELSE
-      SELECT array_agg(y.seq ORDER BY y.seq) INTO v_seqs FROM (
-        SELECT x.seq, bool_and(x.kind = f.kind AND x.slot = 'join' AND x.delivery = f.delivery
-            AND coalesce(x.merge_key = f.merge_key, false))
+      SELECT array_agg(y.place), array_agg(y.work) INTO v_rows, v_works FROM (
+        SELECT x.place, x.work, bool_and(x.kind = f.kind AND x.slot = 'join'
+            AND x.delivery = f.delivery AND coalesce(x.merge_key = f.merge_key, false))
           OVER (ORDER BY x.seq) AS joins -- guard: prefix
-        FROM (SELECT * FROM {schema}.work w WHERE w.tenant = p_tenant
+        FROM (SELECT w.*, w.ctid AS place FROM {schema}.work w WHERE w.tenant = p_tenant
           AND w.session = s.session AND w.state = 'ready' ORDER BY w.seq LIMIT p_limit) x
         WHERE x.seq < coalesce(v_stale, 9223372036854775807)) y WHERE y.joins;
     END IF;
-    IF v_why IS NULL AND cardinality(p_exact) > 0 AND p_exact <> ARRAY(
-      SELECT w.work FROM {schema}.work w WHERE w.tenant = p_tenant AND w.session = s.session
-      AND w.seq = ANY (v_seqs) ORDER BY w.seq) THEN
+    IF v_why IS NULL AND cardinality(p_exact) > 0 AND p_exact <> v_works THEN
       v_why := 'not-at-head';
     END IF;
     EXIT WHEN v_why IS NOT NULL;
 
-    UPDATE {schema}.work w SET state = 'claimed', claim = p_claim, claim_token = p_claim_token,
-      claim_owner = p_owner, claim_generation = v_generation, claimed_at_ms = v_now,
-      claim_expires_at_ms = CASE WHEN v_generation IS NULL THEN v_now + p_ttl_ms END,
-      attempts = w.attempts + 1
-    WHERE w.tenant = p_tenant AND w.session = s.session AND w.seq = ANY (v_seqs);
+    RETURN QUERY WITH took AS (
+      UPDATE {schema}.work w SET state = 'claimed', claim = p_claim, claim_token = p_claim_token,
+        claim_owner = p_owner, claim_generation = v_generation, claimed_at_ms = v_now,
+        claim_expires_at_ms = CASE WHEN v_generation IS NULL THEN v_now + p_ttl_ms END,
+        attempts = w.attempts + 1
+      WHERE w.ctid = ANY (v_rows) RETURNING w.*
+    )
+    SELECT NULL::text, NULL::bigint, v_generation, v_until, s.lane_owner,
+      s.lane_generation, s.lane_expires_at_ms, f.seq = v_stale, w.claimed_at_ms,
+      w.claim_expires_at_ms, w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot,
+      w.merge_key, w.state, w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts,
+      w.max_attempts, w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
+    FROM took w;
     UPDATE {schema}.session x SET
       due_at_ms = coalesce(v_until, {schema}.work_due_v1(p_tenant, s.session, v_now)),
       lane_owner = CASE WHEN p_session IS NULL THEN p_owner ELSE x.lane_owner END,
@@ -329,14 +389,6 @@ BEGIN
       lane_claimed_at_ms = CASE WHEN p_session IS NULL THEN v_now ELSE x.lane_claimed_at_ms END,
       lane_expires_at_ms = CASE WHEN p_session IS NULL THEN v_until ELSE x.lane_expires_at_ms END
     WHERE x.tenant = p_tenant AND x.session = s.session;
-    RETURN QUERY SELECT NULL::text, NULL::bigint, v_generation, v_until, s.lane_owner,
-      s.lane_generation, s.lane_expires_at_ms, f.seq = v_stale, w.claimed_at_ms,
-      w.claim_expires_at_ms, w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot,
-      w.merge_key, w.state, w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts,
-      w.max_attempts, w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
-    FROM {schema}.work w
-    WHERE w.tenant = p_tenant AND w.session = s.session AND w.seq = ANY (v_seqs)
-    ORDER BY w.seq;
     RETURN;
   END LOOP;
   RETURN QUERY SELECT coalesce(v_why, 'contended'), v_next, x.* FROM

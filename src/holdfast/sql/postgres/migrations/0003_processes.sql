@@ -281,6 +281,7 @@ CREATE FUNCTION {schema}.place_changes_v1(p_tenant text, p_limit bigint)
 RETURNS bigint LANGUAGE plpgsql VOLATILE AS $fn$
 DECLARE
   v_change bigint;
+  v_changed text[];
   v_placed bigint;
 BEGIN
   IF NOT EXISTS (SELECT FROM {schema}.process p WHERE p.tenant = p_tenant AND p.change IS NULL) THEN
@@ -290,12 +291,11 @@ BEGIN
   ON CONFLICT (tenant) DO NOTHING;
   SELECT c.change INTO v_change FROM {schema}.process_clock c
   WHERE c.tenant = p_tenant FOR UPDATE; -- guard: clock
-  WITH unplaced AS MATERIALIZED (
+  SELECT array_agg(u.process ORDER BY u.process) INTO v_changed FROM (
     SELECT p.process FROM {schema}.process p WHERE p.tenant = p_tenant AND p.change IS NULL
-    ORDER BY p.process LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED
-  )
+    ORDER BY p.process LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED) u;
   UPDATE {schema}.process p SET change = v_change + n.place
-  FROM (SELECT u.process, row_number() OVER (ORDER BY u.process) AS place FROM unplaced u) n
+  FROM unnest(v_changed) WITH ORDINALITY AS n(process, place)
   WHERE p.tenant = p_tenant AND p.process = n.process;
   GET DIAGNOSTICS v_placed = ROW_COUNT;
   UPDATE {schema}.process_clock c SET change = v_change + v_placed WHERE c.tenant = p_tenant;
