@@ -403,6 +403,10 @@ ORDER BY session FOR KEY SHARE
 SELECT FROM {schema}.process
 WHERE tenant = :tenant AND process = ANY (:processes.process::text[])
 ORDER BY process FOR NO KEY UPDATE
+-- step: plain
+SELECT FROM {schema}.process_grant WHERE tenant = :tenant AND session = :session
+  AND frame = :frame AND process = ANY (:processes.process::text[])
+ORDER BY process FOR UPDATE -- guard: grant-lock
 -- step: guard
 SELECT count(*) AS moved FROM {schema}.process_grant g
 WHERE g.tenant = :tenant AND g.session = :session AND g.frame = :frame
