@@ -104,7 +104,8 @@ async def test_law_170_the_work_of_a_wake_says_where_it_is_from(kit: Kit) -> Non
         assert told.wake == "enqueued"
         event = told.event
         assert (event.wake, event.woken, event.work) == ("hello", here("s", "f"), work.work)
-        assert (event.acked_at_ms, work.enqueued_at_ms) == (None, event.at_ms)
+        assert event.acked_at_ms is None
+        assert 0 <= work.enqueued_at_ms - event.at_ms < 60_000
         assert await log(store, "p") == (event,)
         await ping(store, wake=here("s"))
         last = (await inbox(store, "s"))[-1]
