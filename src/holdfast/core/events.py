@@ -202,7 +202,8 @@ def plan_end(
 
 def plan_abandon(process: str, reason: str, authority: object, limits: Limits) -> EventPlan:
     """The event that ends a process which nobody may run any more."""
-    check_text("reason", reason, limits.text_chars)
+    if not check_text("reason", reason, limits.text_chars):
+        raise Invalid(field="reason", reason="to abandon a process needs a reason")
     if authority not in (None, "operator"):
         raise Invalid(field="authority", reason="it is 'operator', or left out")
     return EventPlan(
@@ -271,8 +272,9 @@ def plan_resume(process: str, lease: Lease | None) -> EventPlan:
 
 def plan_external(process: str, ref: ExternalRef, limits: Limits) -> EventPlan:
     """The event that says where a process runs; it has one key, so there is one."""
-    check_text("ref.backend", ref.backend, limits.text_chars)
-    check_text("ref.id", ref.id, limits.text_chars)
+    for field, value in (("ref.backend", ref.backend), ("ref.id", ref.id)):
+        if not check_text(field, value, limits.text_chars).strip():
+            raise Invalid(field=field, reason="where a process runs has a name")
     body = {"backend": ref.backend, "id": ref.id, "metadata": ref.metadata}
     payload = encode("ref", body, limits.payload_bytes)
     return EventPlan(

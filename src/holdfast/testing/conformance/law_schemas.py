@@ -163,6 +163,39 @@ async def test_law_x27_a_refused_payload_says_where(kit: Kit) -> None:
             assert it.value.reason
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        5,
+        [],
+        "string",
+        {"type": 5},
+        {"type": [{}]},
+        {"type": ["string", None]},
+        {"enum": 1},
+        {"minimum": "1"},
+        {"maxLength": True},
+        {"minItems": 1.5},
+        {"required": "a"},
+        {"required": [1]},
+        {"properties": []},
+        {"properties": {"a": 5}},
+        {"additionalProperties": "no"},
+        {"items": 5},
+        {"anyOf": {}},
+        {"oneOf": [5]},
+    ],
+    ids=repr,
+)
+async def test_law_x30_an_ill_formed_schema_is_refused(kit: Kit, schema: Any) -> None:
+    """A schema whose keywords have values that mean nothing is Invalid when the process is
+    registered, and nothing is registered. (x30)"""
+    async with kit.open() as store:
+        async with denied(store, Invalid) as it:
+            await store.processes.register(NewProcess(process="p", events=[typed(schema)]))
+        assert it.value.field.startswith("events[0].schema")
+
+
 PAYLOAD = {
     "name": "Ada",
     "n": 7,
@@ -194,6 +227,7 @@ TEXTS: list[tuple[Selector, str]] = [
         'Ada has {"b":true} of {"b":true}, {nobody} knows',
     ),
     (Template(text="no fields"), "no fields"),
+    (Const(value="a\x00b\uffff\U0001f600"), "a\x00b\uffff\U0001f600"),
     (
         Template(text="{all}", fields={"all": Const(value=3)}),
         "3",
