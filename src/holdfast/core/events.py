@@ -59,7 +59,7 @@ def event_digest(
     payload: bytes,
     ends: str | None,
     output: bytes | None,
-    wake: str | None,
+    wake: bytes | None,
 ) -> bytes:
     """What proves an event: whose it is, and all that was decided before it had a place."""
     parts = _pack((tenant, process, type, key, payload, ends, output, wake))
@@ -96,7 +96,8 @@ class EventPlan:
     def params(self, tenant: str, work: str, parent: str | None) -> dict[str, Any]:
         """The plan as parameters of the statement that appends it. `work` is the id that its wake
         gets as work; `parent` is told when the process ends."""
-        own = (self.type, self.key, self.payload, self.ends, self.output, self.wake)
+        wake = None if self.wake is None else self.wake.encode()
+        own = (self.type, self.key, self.payload, self.ends, self.output, wake)
         target = self.target if self.wake is not None else None
         session = target.session if target is not None else None
         items = pack_items([self._wake_item(target)]) if target is not None else b""
@@ -112,7 +113,7 @@ class EventPlan:
             "means": self.means,
             "ends": self.ends,
             "output": self.output,
-            "wake": self.wake,
+            "wake": wake,
             "digest": event_digest(tenant, self.process, *own),
             "authority": self.authority,
             "lease_owner": lease.owner if lease is not None else None,
@@ -377,7 +378,8 @@ def event_of(tenant: str, row: Sequence[Any]) -> Event:
     ) = row  # fmt: skip
     body = bytes(payload)
     made = None if output is None else bytes(output)
-    check_digest(tenant, process, (type, key, body, ends, made, wake), digest)
+    text = None if wake is None else bytes(wake)
+    check_digest(tenant, process, (type, key, body, ends, made, text), digest)
     return Event(
         process=process,
         sequence=seq,
@@ -388,7 +390,7 @@ def event_of(tenant: str, row: Sequence[Any]) -> Event:
         ends=ends,
         output=made,
         authority=authority,
-        wake=wake,
+        wake=None if text is None else text.decode(),
         woken=None if work is None else Scope(session=wake_session, frame=wake_frame),
         work=work,
         acked_at_ms=acked_at_ms,

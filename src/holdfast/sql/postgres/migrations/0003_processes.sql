@@ -75,7 +75,7 @@ CREATE TABLE {schema}.process_event (
   payload bytea NOT NULL,
   ends text COLLATE "C" CHECK (ends IN ('completed', 'failed', 'cancelled', 'abandoned')),
   output bytea,
-  wake text COLLATE "C",
+  wake bytea,
   digest bytea NOT NULL,
   authority text COLLATE "C" CHECK (authority IN ('lease', 'external', 'operator', 'lapse')),
   wake_session text COLLATE "C",
@@ -133,13 +133,13 @@ $fn$;
 -- that is woken is locked first, then the process and its parent in the order of their ids.
 CREATE FUNCTION {schema}.append_event_v1(
   p_tenant text, p_process text, p_identity bytea, p_type text, p_key text, p_payload bytea,
-  p_means text, p_ends text, p_output bytea, p_wake text, p_digest bytea, p_authority text,
+  p_means text, p_ends text, p_output bytea, p_wake bytea, p_digest bytea, p_authority text,
   p_lease_owner text, p_lease_token text, p_lease_generation bigint, p_wait_type text,
   p_wait_after bigint, p_wait_until_ms bigint, p_target text, p_target_frame text, p_work text,
   p_items bytea, p_work_digest bytea, p_parent text, p_told bytea, p_told_key text,
   p_told_digest bytea
 ) RETURNS TABLE (appended boolean, process text, seq bigint, type text, ordinal bigint, key text,
-  payload bytea, ends text, output bytea, wake text, digest bytea, authority text,
+  payload bytea, ends text, output bytea, wake bytea, digest bytea, authority text,
   wake_session text, wake_frame text, work text, at_ms bigint, acked_at_ms bigint)
 LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan AS $fn$
 #variable_conflict use_column
