@@ -78,7 +78,8 @@ def check_digest(tenant: str, process: str, parts: tuple[Any, ...], digest: byte
 
 @dataclass(frozen=True, slots=True)
 class EventPlan:
-    """An event, judged: what is written, and what it means for its process."""
+    """An event, judged: what is written, and what it means for its process. `named` says that its
+    target is its own, and not that of its process."""
 
     process: str
     type: str
@@ -89,6 +90,7 @@ class EventPlan:
     output: bytes | None = None
     wake: str | None = None
     target: Scope | None = None
+    named: bool = False
     authority: Authority | None = None
     lease: Lease | None = None
     wait: Wait | None = None
@@ -124,6 +126,7 @@ class EventPlan:
             "wait_until_ms": wait.until_ms if wait is not None else None,
             "target": session,
             "target_frame": target.frame if target is not None else None,
+            "named": self.named,
             "work": work,
             "items": items,
             "work_digest": b"" if session is None else work_digest(tenant, session, work, items),
@@ -177,7 +180,7 @@ def plan_event(
         check_scope("event.wake", event.wake)
         target = event.wake
     plan = _judged(process, kind, key, payload, target)
-    return _authorised(plan, lease, authority)
+    return _authorised(replace(plan, named=event.wake is not None), lease, authority)
 
 
 def plan_end(

@@ -140,8 +140,8 @@ ORDER BY p.process LIMIT :limit
 -- step: guard
 SELECT a.* FROM {schema}.append_event_v1(:tenant, :process, :identity, :type, :key, :payload,
   :means, :ends, :output, :wake, :digest, :authority, :lease_owner, :lease_token,
-  :lease_generation, :wait_type, :wait_after, :wait_until_ms, :target, :target_frame, :work, :items,
-  :work_digest, :parent, :told, :told_key, :told_digest) a
+  :lease_generation, :wait_type, :wait_after, :wait_until_ms, :target, :target_frame, :named,
+  :work, :items, :work_digest, :parent, :told, :told_key, :told_digest) a
 -- step: refused
 SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned,
   coalesce(p.identity = :identity, false) AS identity_ok,

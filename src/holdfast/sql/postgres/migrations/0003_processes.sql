@@ -135,8 +135,8 @@ CREATE FUNCTION {schema}.append_event_v1(
   p_tenant text, p_process text, p_identity bytea, p_type text, p_key text, p_payload bytea,
   p_means text, p_ends text, p_output bytea, p_wake bytea, p_digest bytea, p_authority text,
   p_lease_owner text, p_lease_token text, p_lease_generation bigint, p_wait_type text,
-  p_wait_after bigint, p_wait_until_ms bigint, p_target text, p_target_frame text, p_work text,
-  p_items bytea, p_work_digest bytea, p_parent text, p_told bytea, p_told_key text,
+  p_wait_after bigint, p_wait_until_ms bigint, p_target text, p_target_frame text, p_named boolean,
+  p_work text, p_items bytea, p_work_digest bytea, p_parent text, p_told bytea, p_told_key text,
   p_told_digest bytea
 ) RETURNS TABLE (appended boolean, process text, seq bigint, type text, ordinal bigint, key text,
   payload bytea, ends text, output bytea, wake bytea, digest bytea, authority text,
@@ -155,6 +155,12 @@ BEGIN
   IF p_target IS NOT NULL THEN
     PERFORM FROM {schema}.session s WHERE s.tenant = p_tenant AND s.session = p_target
     FOR NO KEY UPDATE;
+    -- A process whose target was deleted has none; an event that names one says so itself.
+    IF NOT p_named AND EXISTS (SELECT FROM {schema}.session s WHERE s.tenant = p_tenant
+      AND s.session = p_target AND s.deleted_at_ms IS NOT NULL) THEN
+      p_target := NULL;
+      p_target_frame := NULL;
+    END IF;
   END IF;
   IF p_parent IS NOT NULL THEN
     PERFORM FROM {schema}.process p WHERE p.tenant = p_tenant
