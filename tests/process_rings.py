@@ -19,6 +19,7 @@ from holdfast.contract.errors import HoldfastError
 from holdfast.contract.processes import (
     Event,
     EventType,
+    NewEvent,
     NewProcess,
     Pointer,
     Process,
@@ -27,6 +28,9 @@ from holdfast.contract.processes import (
 
 CALLERS = 4
 PAUSE_SECONDS = 0.002
+HOUR_MS = 3_600_000
+SHORT_MS = 2
+FAR_MS = 9_000_000_000_000
 EVENTS = (
     EventType(name="step"),
     EventType(name="report", ends="completed", output=Pointer(at="/summary")),
@@ -107,6 +111,23 @@ def of(kind: type, answers: Sequence[Any]) -> list[Any]:
 def kinds(answers: Sequence[Any]) -> list[str]:
     """The names of the kinds of answers, sorted."""
     return sorted(type(answer).__name__ for answer in answers)
+
+
+def append(process: str, type: str = "step", payload: Any = None, **how: Any) -> Call:
+    """Append an event."""
+    leased = {name: how.pop(name) for name in ("lease", "authority") if name in how}
+    event = NewEvent(type=type, payload=payload, **how)
+    return lambda store: store.processes.append(process, event, **leased)
+
+
+def claim(process: str, owner: str, ttl_ms: int = HOUR_MS) -> Call:
+    return lambda store: store.processes.claim(process, owner, ttl_ms=ttl_ms)
+
+
+def end(process: str, state: str = "completed", output: Any = None, **how: Any) -> Call:
+    """End a process, as an operator when nothing else is said."""
+    how = how or {"authority": "operator"}
+    return lambda store: store.processes.end(process, state, output, **how)
 
 
 @contextmanager

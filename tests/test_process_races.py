@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
+import holdfast
+from holdfast.contract.errors import LeaseLost
+from holdfast.contract.processes import EventType, NewEvent, NewProcess
 from holdfast.testing.postgres_server import PostgresServer
 from tests.process_race_laws import MERGED, RACES, Race
 from tests.process_rings import Ring, ring
@@ -89,3 +94,45 @@ def test_race_through_one_handle(
         url, own = request.getfixturevalue("postgres_races"), {"allow_unsafe": True}
     with ring(url, fresh_tenant(), handles=1, **own) as found:
         run(race, found, max(1, ROUNDS // 6))
+
+
+@pytest.mark.parametrize("verb", ["append", "end", "renew", "claim", "abandon"])
+async def test_who_waited_is_judged_by_the_time_after(postgres_races: str, verb: str) -> None:
+    """What waited for a process is judged by the time after the wait: a lease that has lapsed
+    meanwhile is lost, and may be taken."""
+    tenant = fresh_tenant()
+    store = await holdfast.open(postgres_races, tenant=tenant, allow_unsafe=True)
+    process = NewProcess(
+        process="p",
+        events=[EventType(name="step")],
+        recovery="owner-bound" if verb == "abandon" else "rerunnable",
+    )
+    await store.processes.register(process)
+    lease = await store.processes.claim("p", "ada", ttl_ms=400)
+    calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        "append": lambda: store.processes.append("p", NewEvent(type="step"), lease=lease),
+        "end": lambda: store.processes.end("p", lease=lease),
+        "renew": lambda: store.processes.renew(lease),
+        "claim": lambda: store.processes.claim("p", "bob"),
+        "abandon": lambda: store.processes.abandon("p", reason="gone"),
+    }
+    rival = await asyncpg.connect(postgres_races)
+    async with rival.transaction():
+        await rival.execute(
+            "SELECT FROM holdfast.process WHERE tenant = $1 AND process = 'p' FOR UPDATE", tenant
+        )
+        waiting = asyncio.create_task(calls[verb]())
+        while await rival.fetchval(
+            "SELECT holdfast.now_ms() <= lease_expires_at_ms FROM holdfast.process"
+            " WHERE tenant = $1 AND process = 'p'",
+            tenant,
+        ):
+            await asyncio.sleep(0.02)
+        assert not waiting.done()
+    if verb in ("claim", "abandon"):
+        await waiting
+    else:
+        with pytest.raises(LeaseLost):
+            await waiting
+    await rival.close()
+    await store.close()
