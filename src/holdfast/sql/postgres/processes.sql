@@ -141,8 +141,8 @@ ORDER BY p.process LIMIT :limit
 -- step: guard
 SELECT a.* FROM {schema}.append_event_v1(:tenant, :process, :identity, :type, :key, :payload,
   :means, :ends, :output, :wake, :digest, :authority, :lease_owner, :lease_token,
-  :lease_generation, :wait_type, :wait_after, :wait_until_ms, :target, :target_frame, :work, :items,
-  :work_digest, :parent, :told, :told_key, :told_digest, :named) a
+  :lease_generation, :wait_type, :wait_after, :wait_until_ms, :target, :target_frame, :named,
+  :work, :items, :work_digest, :parent, :told, :told_key, :told_digest) a
 -- step: refused
 SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned,
   coalesce(p.identity = :identity, false) AS identity_ok,
@@ -404,6 +404,10 @@ ORDER BY session FOR KEY SHARE
 SELECT FROM {schema}.process
 WHERE tenant = :tenant AND process = ANY (:processes.process::text[])
 ORDER BY process FOR NO KEY UPDATE
+-- step: plain
+SELECT FROM {schema}.process_grant WHERE tenant = :tenant AND session = :session
+  AND frame = :frame AND process = ANY (:processes.process::text[])
+ORDER BY process FOR UPDATE -- guard: grant-lock
 -- step: guard
 SELECT count(*) AS moved FROM {schema}.process_grant g
 WHERE g.tenant = :tenant AND g.session = :session AND g.frame = :frame

@@ -75,7 +75,7 @@ CREATE TABLE {schema}.process_event (
   payload bytea NOT NULL,
   ends text COLLATE "C" CHECK (ends IN ('completed', 'failed', 'cancelled', 'abandoned')),
   output bytea,
-  wake text COLLATE "C",
+  wake bytea,
   digest bytea NOT NULL,
   authority text COLLATE "C" CHECK (authority IN ('lease', 'external', 'operator', 'lapse')),
   wake_session text COLLATE "C",
@@ -130,17 +130,16 @@ $fn$;
 
 -- Appends an event to a process with all that follows from it; no row when the process is not there
 -- or the event is refused, and a row without an event when there was nothing to append. The session
--- that is woken is locked first, then the process and its parent in the order of their ids. A
--- target that the event has not `named` itself is forgotten with its session.
+-- that is woken is locked first, then the process and its parent in the order of their ids.
 CREATE FUNCTION {schema}.append_event_v1(
   p_tenant text, p_process text, p_identity bytea, p_type text, p_key text, p_payload bytea,
-  p_means text, p_ends text, p_output bytea, p_wake text, p_digest bytea, p_authority text,
+  p_means text, p_ends text, p_output bytea, p_wake bytea, p_digest bytea, p_authority text,
   p_lease_owner text, p_lease_token text, p_lease_generation bigint, p_wait_type text,
-  p_wait_after bigint, p_wait_until_ms bigint, p_target text, p_target_frame text, p_work text,
-  p_items bytea, p_work_digest bytea, p_parent text, p_told bytea, p_told_key text,
-  p_told_digest bytea, p_named boolean
+  p_wait_after bigint, p_wait_until_ms bigint, p_target text, p_target_frame text, p_named boolean,
+  p_work text, p_items bytea, p_work_digest bytea, p_parent text, p_told bytea, p_told_key text,
+  p_told_digest bytea
 ) RETURNS TABLE (appended boolean, process text, seq bigint, type text, ordinal bigint, key text,
-  payload bytea, ends text, output bytea, wake text, digest bytea, authority text,
+  payload bytea, ends text, output bytea, wake bytea, digest bytea, authority text,
   wake_session text, wake_frame text, work text, at_ms bigint, acked_at_ms bigint)
 LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan AS $fn$
 #variable_conflict use_column
@@ -153,12 +152,16 @@ DECLARE
   v_append boolean := true;
   v_work text;
   v_enqueued bigint;
-  v_forgotten boolean;
 BEGIN
   IF p_target IS NOT NULL THEN
-    SELECT s.deleted_at_ms IS NOT NULL AND NOT p_named INTO v_forgotten
-    FROM {schema}.session s WHERE s.tenant = p_tenant AND s.session = p_target
+    PERFORM FROM {schema}.session s WHERE s.tenant = p_tenant AND s.session = p_target
     FOR NO KEY UPDATE;
+    -- A process whose target was deleted has none; an event that names one says so itself.
+    IF NOT p_named AND EXISTS (SELECT FROM {schema}.session s WHERE s.tenant = p_tenant
+      AND s.session = p_target AND s.deleted_at_ms IS NOT NULL) THEN
+      p_target := NULL;
+      p_target_frame := NULL;
+    END IF;
   END IF;
   IF p_parent IS NOT NULL THEN
     PERFORM FROM {schema}.process p WHERE p.tenant = p_tenant
@@ -230,8 +233,7 @@ BEGIN
       output, wake, digest, authority, wake_session, wake_frame, work, at_ms)
     VALUES (p_tenant, p_process, v_seq, p_type,
       {schema}.events_of_type_v1(p_tenant, p_process, p_type) + 1, p_key, p_payload, p_ends,
-      p_output, p_wake, p_digest, p_authority, CASE WHEN v_forgotten THEN NULL ELSE p_target END,
-      CASE WHEN v_forgotten THEN NULL ELSE p_target_frame END, v_work, v_now);
+      p_output, p_wake, p_digest, p_authority, p_target, p_target_frame, v_work, v_now);
     UPDATE {schema}.process p SET last_event = v_seq, updated_at_ms = v_now, change = NULL,
       state = coalesce(p_ends, p.state),
       ended_event = CASE WHEN p_ends IS NULL THEN p.ended_event ELSE v_seq END,
