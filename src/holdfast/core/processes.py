@@ -365,6 +365,7 @@ class AppendFacts(ProcessFacts):
     """Why an event was not appended."""
 
     identity_ok: bool
+    same: bool
     clash: bool
     state: str
     recovery: str
@@ -380,6 +381,8 @@ def explain_append(plan: EventPlan) -> Callable[[AppendFacts], None]:
     def judge(facts: AppendFacts) -> None:
         facts.require(plan.process)
         ended = facts.state != "running"
+        if facts.same:
+            return  # A rival appended it since: asked again, it is answered.
         if facts.clash:
             if plan.ends is not None and ended:
                 raise ProcessEnded(process=plan.process, state=facts.state)

@@ -135,7 +135,7 @@ ORDER BY p.process LIMIT :limit
 -- returns: appended
 -- returns: process, seq, type, ordinal, key, payload, ends, output, wake, digest, authority
 -- returns: wake_session, wake_frame, work, at_ms, acked_at_ms
--- explains: known, pruned, identity_ok, clash, state, recovery, lease_ok, lost, last_event
+-- explains: known, pruned, identity_ok, same, clash, state, recovery, lease_ok, lost, last_event
 -- explains: parent_last
 -- step: guard
 SELECT a.* FROM {schema}.append_event_v1(:tenant, :process, :identity, :type, :key, :payload,
@@ -145,6 +145,7 @@ SELECT a.* FROM {schema}.append_event_v1(:tenant, :process, :identity, :type, :k
 -- step: refused
 SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned,
   coalesce(p.identity = :identity, false) AS identity_ok,
+  coalesce(o.type = :type AND o.payload = :payload, false) AS same,
   coalesce(o.type <> :type OR o.payload <> :payload, false) AS clash, p.state, p.recovery,
   coalesce(p.lease_owner = :lease_owner AND p.lease_token = :lease_token
     AND p.lease_generation = :lease_generation AND p.lease_expires_at_ms > c.now, false)
