@@ -2,7 +2,7 @@
 -- Registers a process with its first grants, unless its id is there already.
 -- mode: write
 -- children: grants(session, frame, kind, label)
--- returns: created_at_ms
+-- returns: created_at_ms, wake_gone
 -- explains: known, pruned, identity, deleted
 -- Differs by necessity: the sessions of the grants are locked against deletion first.
 -- step: guard
@@ -27,7 +27,9 @@ WITH granting AS MATERIALIZED (
   FROM made m CROSS JOIN unnest(:grants.session::text[], :grants.frame::text[],
     :grants.kind::text[], :grants.label::text[]) AS x(session, frame, kind, label)
 )
-SELECT created_at_ms FROM made
+SELECT m.created_at_ms, EXISTS (SELECT FROM {schema}.session w WHERE w.tenant = :tenant
+  AND w.session = :wake_session AND w.deleted_at_ms IS NOT NULL) AS wake_gone
+FROM made m
 -- step: refused
 SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned, p.identity,
   (SELECT s.session FROM {schema}.session s WHERE s.tenant = :tenant

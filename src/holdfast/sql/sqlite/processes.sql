@@ -2,10 +2,11 @@
 -- Registers a process with its first grants, unless its id is there already.
 -- mode: write
 -- children: grants(session, frame, kind, label)
--- returns: created_at_ms
+-- returns: created_at_ms, wake_gone
 -- explains: known, pruned, identity, deleted
 -- step: guard
-SELECT :now AS created_at_ms
+SELECT :now AS created_at_ms, EXISTS (SELECT 1 FROM session w WHERE w.tenant = :tenant
+  AND w.session = :wake_session AND w.deleted_at_ms IS NOT NULL) AS wake_gone
 WHERE NOT EXISTS (SELECT 1 FROM process p WHERE p.tenant = :tenant AND p.process = :process)
   AND NOT EXISTS (SELECT 1 FROM json_each(:grants.session) x CROSS JOIN session s
     ON s.tenant = :tenant AND s.session = x.value WHERE s.deleted_at_ms IS NOT NULL)
