@@ -135,7 +135,7 @@ def keys(database: str) -> dict[str, str]:
     path = ROOT / "src" / "holdfast" / "sql" / database / "structure.json"
     found: dict[str, str] = {}
     for name, text in json.loads(path.read_text("utf-8")).items():
-        key = re.search(r"PRIMARY KEY \(([^)]*)\)|(\w+) INTEGER PRIMARY KEY", text)
+        key = re.search(r"PRIMARY KEY \(([^)]*)\)|(\w+) (?:INTEGER|TEXT) PRIMARY KEY", text)
         if key is not None:
             found[name.split(" ")[1].split(".")[0]] = key[1] or key[2]
     return found

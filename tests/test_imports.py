@@ -12,7 +12,8 @@ from typing import Literal, get_origin
 import pytest
 
 import holdfast
-from holdfast.contract import errors, processes, queue, records
+from holdfast.contract import errors, processes, queue, records, schedules
+from holdfast.core import cron
 
 DRIVERS = {"asyncpg", "apsw"}
 SCREEN = {"click", "rich"}
@@ -35,6 +36,7 @@ def test_importing_loads_the_contract_only(tmp_path: Path) -> None:
     """No driver, no command line, no event loop, no facade."""
     found = loaded("import holdfast", tmp_path)
     heavy = {"asyncio", "ssl", "logging", "importlib.metadata", "pytest", "hypothesis"}
+    heavy |= {"cronsim", "tzdata", "zoneinfo"}
     assert not found & (DRIVERS | SCREEN | heavy)
     rooms = {".".join(name.split(".")[:2]) for name in found if name.startswith("holdfast")}
     assert rooms == {"holdfast", "holdfast.contract"}
@@ -55,6 +57,25 @@ def test_a_server_loads_its_own_driver(tmp_path: Path, postgres_url: str) -> Non
     assert not found & (SCREEN | {"apsw"})
 
 
+def test_intervals_need_no_parser_of_cron(tmp_path: Path) -> None:
+    """The extra `schedules` is loaded by the first cron expression, and by nothing else."""
+    program = "import holdfast\nholdfast.upcoming(holdfast.{}, after_ms=0)"
+    found = loaded(program.format("Every(interval_ms=1000)"), tmp_path)
+    assert not found & {"cronsim", "tzdata"}
+    assert "cronsim" in loaded(program.format("Cron(expression='0 9 * * MON')"), tmp_path)
+
+
+@pytest.mark.parametrize("package", ["cronsim", "tzdata"])
+def test_a_missing_parser_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra a cron expression is refused with what to install."""
+    monkeypatch.setitem(sys.modules, package, None)
+    cron.calendar.cache_clear()
+    cron.zone_names.cache_clear()
+    with pytest.raises(holdfast.NotSupported, match=r"install holdfast\[schedules\]") as refused:
+        holdfast.upcoming(holdfast.Cron(expression="0 9 * * MON"), after_ms=0)
+    assert package in refused.value.fields["reason"]
+
+
 def test_the_facades_load_no_driver(tmp_path: Path) -> None:
     """The names that come later come without a driver."""
     found = loaded("from holdfast import BlockingStore, Store, open, open_sync", tmp_path)
@@ -72,8 +93,9 @@ def test_every_public_name_is_there() -> None:
     """`__all__` has every error, every record and the doors, each once, and all resolve."""
     names = holdfast.__all__
     assert len(names) == len(set(names))
-    wanted = {"BlockingStore", "Limits", "Store", "__version__", "open", "open_sync"}
-    for module in (errors, records, queue, processes):
+    wanted = {"BlockingStore", "Limits", "Selector", "Store", "__version__"}
+    wanted |= {"Timing", "open", "open_sync", "upcoming"}
+    for module in (errors, processes, queue, records, schedules):
         for name, value in vars(module).items():
             kinds = (errors.HoldfastError, records.Record)
             record = inspect.isclass(value) and issubclass(value, kinds)

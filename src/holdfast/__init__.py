@@ -85,6 +85,7 @@ from holdfast.contract.processes import (
     Recovery,
     Registered,
     Scope,
+    Selector,
     Template,
     Wait,
     WakeOutcome,
@@ -134,9 +135,25 @@ from holdfast.contract.records import (
     Vacuumed,
     WorkClaim,
 )
+from holdfast.contract.schedules import (
+    Cron,
+    Every,
+    Fired,
+    Missed,
+    NewSchedule,
+    RanNow,
+    Schedule,
+    Scheduled,
+    Skipped,
+    SkipReason,
+    Stuck,
+    Ticked,
+    Timing,
+)
 
 if TYPE_CHECKING:
     from holdfast.backend import open, open_sync
+    from holdfast.core.schedules import upcoming
     from holdfast.stores import Store
     from holdfast.stores_blocking import BlockingStore
 
@@ -159,6 +176,7 @@ __all__ = [
     "Corrupt",
     "CounterOverflow",
     "Created",
+    "Cron",
     "Deleted",
     "Delivery",
     "Diff",
@@ -170,8 +188,10 @@ __all__ = [
     "EventConflict",
     "EventType",
     "EventUndeclared",
+    "Every",
     "ExternalRef",
     "Fence",
+    "Fired",
     "ForeignDatabase",
     "Grant",
     "GrantUnknown",
@@ -192,10 +212,12 @@ __all__ = [
     "LeaseLost",
     "LeaseStatus",
     "Limits",
+    "Missed",
     "NewEvent",
     "NewGrant",
     "NewNode",
     "NewProcess",
+    "NewSchedule",
     "NewWork",
     "Node",
     "NodeCollision",
@@ -217,19 +239,25 @@ __all__ = [
     "ProcessState",
     "ProcessUnknown",
     "PrunedProcesses",
+    "RanNow",
     "Receipt",
     "Recovery",
     "Refused",
     "Registered",
     "Revision",
+    "Schedule",
+    "Scheduled",
     "SchemaDrift",
     "SchemaNewer",
     "SchemaOlder",
     "Scope",
+    "Selector",
     "SessionDeleted",
     "SessionExists",
     "SessionInfo",
     "SessionUnknown",
+    "SkipReason",
+    "Skipped",
     "Slot",
     "StateRef",
     "Store",
@@ -238,8 +266,11 @@ __all__ = [
     "StoreMoved",
     "StoreReadOnly",
     "StoreUnreachable",
+    "Stuck",
     "Superseded",
     "Template",
+    "Ticked",
+    "Timing",
     "TooLarge",
     "Turn",
     "TurnConflict",
@@ -268,12 +299,14 @@ __all__ = [
     "__version__",
     "open",
     "open_sync",
+    "upcoming",
 ]
 
-# What comes with the first store that is opened, by the module it lives in.
+# What comes when it is first asked for, by the module it lives in.
 _LATER = {
     "open": "holdfast.backend",
     "open_sync": "holdfast.backend",
+    "upcoming": "holdfast.core.schedules",
     "Store": "holdfast.stores",
     "BlockingStore": "holdfast.stores_blocking",
 }

@@ -16,6 +16,14 @@ MAX_LINEAGE = 10_000
 MAX_LANE_TTL_MS = 7 * 24 * 3600 * 1000
 # How far ahead work may be put off, and how long its key may be kept.
 MAX_DELAY_MS = 3660 * 24 * 3600 * 1000
+# The year 9999, in which calendars end.
+MAX_TIME_MS = 253_370_764_800_000
+MIN_INTERVAL_MS = 1000
+MAX_CRON_CHARS = 200
+# The key of an occurrence has room for the id of its schedule and an instant.
+MAX_SCHEDULE_CHARS = 160
+# How many missed instants of a schedule may be made up for at once.
+MAX_CATCH_UP = 10_000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

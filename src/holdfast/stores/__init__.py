@@ -15,6 +15,7 @@ from holdfast.stores.queue import Queue
 from holdfast.stores.sessions import Sessions
 from holdfast.stores.usage import UsageLedger
 from holdfast.stores.view import View
+from holdfast.stores.waits import Waits
 
 __all__ = ["Store", "View"]
 
@@ -30,6 +31,7 @@ class Store:
         self.usage = UsageLedger(view)
         self.queue = Queue(view)
         self.processes = Processes(view)
+        self.waits = Waits(view)
 
     @property
     def tenant(self) -> str:

@@ -12,6 +12,7 @@ from holdfast.stores_blocking.queue import BlockingQueue
 from holdfast.stores_blocking.sessions import BlockingSessions
 from holdfast.stores_blocking.usage import BlockingUsageLedger
 from holdfast.stores_blocking.view import BlockingView
+from holdfast.stores_blocking.waits import BlockingWaits
 
 __all__ = ["BlockingStore", "BlockingView"]
 
@@ -27,6 +28,7 @@ class BlockingStore:
         self.usage = BlockingUsageLedger(view)
         self.queue = BlockingQueue(view)
         self.processes = BlockingProcesses(view)
+        self.waits = BlockingWaits(view)
 
     @property
     def tenant(self) -> str:
