@@ -175,7 +175,7 @@ QUEUE_GUARDS = (
     ),
     _lite(
         "tried", TRIED, "abandon",
-        " OR coalesce(attempts >= max_attempts, 0)", "", "attempts", "y04",
+        " OR coalesce(attempts >= max_attempts, 0)", "", "attempts", "e04",
     ),
     _lite(
         "unheld", UNHELD, "cancel",
@@ -196,7 +196,7 @@ QUEUE_GUARDS = (
     _lite(
         "dead", DEAD, "requeue",
         "  AND CASE WHEN w.until_ms > :now THEN w.state ELSE w.then_state END = 'dead'\n", "",
-        "attempts", "y06",
+        "attempts", "e06",
     ),
     Guard(
         "work-digest", "both", "damaged work is handed out",
@@ -273,7 +273,8 @@ QUEUE_GUARDS = (
     ),
     _post("prefix-slot", JOIN, CLAIM, "AND x.slot = 'join'\n", "\n", "claims", "107"),
     _post(
-        "prefix-delivery", DELIVERY, CLAIM, "AND x.delivery = f.delivery AND", "AND", "claims", "107",
+        "prefix-delivery", DELIVERY, CLAIM, "AND x.delivery = f.delivery AND", "AND",
+        "claims", "107",
     ),
     _post(
         "prefix-merge", MERGE, CLAIM, "AND coalesce(x.merge_key = f.merge_key, false)", "",
@@ -330,7 +331,7 @@ QUEUE_GUARDS = (
         "AND w.claim_token = :claim_token", "AND :claim_token <> ''", "claims", "116",
     ),
     _post(
-        "tried", TRIED, "abandon", " OR w.attempts >= w.max_attempts", "", "attempts", "y04",
+        "tried", TRIED, "abandon", " OR w.attempts >= w.max_attempts", "", "attempts", "e04",
     ),
     _post(
         "abandon-lock", "work is settled and given back at once", "abandon",
@@ -361,7 +362,7 @@ QUEUE_GUARDS = (
     _post(
         "dead", DEAD, "requeue",
         "AND (w.state = 'dead' OR (w.state = 'claimed'", "AND (true OR (w.state = 'claimed'",
-        "attempts", "y06",
+        "attempts", "e06",
     ),
 )  # fmt: skip
 """In the order of the page."""

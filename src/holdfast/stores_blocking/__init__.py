@@ -10,6 +10,7 @@ from holdfast.stores_blocking.lanes import BlockingLanes
 from holdfast.stores_blocking.processes import BlockingProcesses
 from holdfast.stores_blocking.queue import BlockingQueue
 from holdfast.stores_blocking.sessions import BlockingSessions
+from holdfast.stores_blocking.triggers import BlockingTriggers
 from holdfast.stores_blocking.usage import BlockingUsageLedger
 from holdfast.stores_blocking.view import BlockingView
 from holdfast.stores_blocking.waits import BlockingWaits
@@ -28,6 +29,7 @@ class BlockingStore:
         self.usage = BlockingUsageLedger(view)
         self.queue = BlockingQueue(view)
         self.processes = BlockingProcesses(view)
+        self.triggers = BlockingTriggers(view)
         self.waits = BlockingWaits(view)
 
     @property
