@@ -44,6 +44,8 @@ END_KEY = "process.end"
 # An event whose type made nothing of it: no end, no output, no wake.
 NOTHING = (None, None, None)
 
+AUTHORITIES: tuple[Authority, ...] = get_args(Authority)
+
 Means = Literal["nothing", "ends", "waits", "resumes", "cancels", "external"]
 
 _json = msgspec.json.Encoder()
@@ -386,13 +388,19 @@ def appended_of(tenant: str, row: Sequence[Any]) -> Appended:
 def event_of(tenant: str, row: Sequence[Any]) -> Event:
     """A row of a log, verified."""
     (
-        process, seq, type, _ordinal, key, payload, ends, output, wake, digest, authority,
+        process, seq, type, ordinal, key, payload, ends, output, wake, digest, authority,
         wake_session, wake_frame, work, at_ms, acked_at_ms,
     ) = row  # fmt: skip
     body = bytes(payload)
     made = None if output is None else bytes(output)
     text = None if wake is None else bytes(wake)
     check_digest(tenant, process, (type, key, body, ends, made, text), digest)
+    if not 1 <= ordinal <= seq or (authority in AUTHORITIES) is not (ends is not None):
+        raise Corrupt(
+            table="process_event",
+            key=f"{process}/{type}",
+            reason="its place or its authority is none that there is",
+        )
     return Event(
         process=process,
         sequence=seq,
