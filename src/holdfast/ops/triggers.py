@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.contract.errors import OccurrenceUnknown, StoreBusy
+from holdfast.contract.errors import Corrupt, OccurrenceUnknown, StoreBusy, SubscriptionMoved
 from holdfast.contract.limits import MAX_INT, Limits
 from holdfast.contract.records import Page
 from holdfast.contract.triggers import (
@@ -22,7 +22,7 @@ from holdfast.contract.triggers import (
     Subscription,
     TriggerDelivery,
 )
-from holdfast.core import triggers
+from holdfast.core import trigger_places, triggers
 from holdfast.core.triggers import ChangePlan
 from holdfast.ops.op import ASK_AGAIN, Op, Step, Stmt, call, guarded, one
 
@@ -59,9 +59,22 @@ PRUNE = Stmt("triggers.prune", _row, str)
 
 def change(tenant: str, plan: ChangePlan) -> Op[Subscribed]:
     """Register, enable, disable or delete a subscription."""
-    row = yield from guarded(CHANGE, triggers.explain_change(plan), plan.params)
-    assert row is not None
-    return triggers.subscribed_of(tenant, row)
+    own = (plan.params["owner_session"], plan.params["owner_frame"])
+    try:
+        row = yield from guarded(CHANGE, triggers.explain_change(plan), plan.params)
+        assert row is not None
+        return triggers.subscribed_of(tenant, row)
+    except SubscriptionMoved:
+        # A damaged subscription is no conflict of the caller.
+        yield from get(tenant, own, plan.key)
+        raise
+    except Corrupt as damage:
+        # What is damaged is the receipt, when the subscription is not.
+        if plan.operation is None or damage.table == "trigger_receipt":
+            raise
+        yield from get(tenant, own, plan.key)
+        reason = f"the answer that it keeps is damaged: {damage.reason}"
+        raise Corrupt(table="trigger_receipt", key=plan.operation, reason=reason) from damage
 
 
 def get(tenant: str, owner: tuple[str, str], key: str) -> Op[Subscription | None]:
@@ -89,7 +102,7 @@ def list_page(
         limit=limit + 1,
     )
     shown = tuple(triggers.subscription_of(tenant, row) for row in rows[:limit])
-    more = triggers.place_of(*rows[limit - 1][:3]) if len(rows) > limit else None
+    more = trigger_places.place_of(*rows[limit - 1][:3]) if len(rows) > limit else None
     return Page(items=shown, next=more)
 
 
@@ -111,6 +124,7 @@ def record(plan: dict[str, Any]) -> Op[Recorded]:
 def ingest(plan: dict[str, Any], limits: Limits) -> Op[Ingested]:
     """Store what happened, and start all that it starts."""
     tenant, occurrence = plan["tenant"], plan["occurrence"]
+    source = plan["source_type"], plan["source_key"]
     looked_for = {name: plan[name] for name in ("tenant", "source_type", "source_key")}
     for _ in range(ASK_AGAIN):
         rows = yield from call(
@@ -122,7 +136,7 @@ def ingest(plan: dict[str, Any], limits: Limits) -> Op[Ingested]:
             return Ingested(recorded=False, occurrence=found, deliveries=told)
         matched = _matched(rows)
         triggers.check_fan_out(len(matched), limits)
-        fan = triggers.fan_out(tenant, occurrence, plan["payload"], matched, limits)
+        fan = triggers.fan_out(tenant, occurrence, plan["payload"], matched, limits, source=source)
         triggers.check_size(fan, limits)
         answer = yield Step(INGEST, {**plan, **fan.params(), "version": rows[0][0]})
         if not answer.refused:
@@ -132,6 +146,8 @@ def ingest(plan: dict[str, Any], limits: Limits) -> Op[Ingested]:
                 occurrence=triggers.planned_occurrence(plan, at_ms),
                 deliveries=triggers.ordered([row[1:] for row in answer.rows]),
             )
+    # An occurrence that has this id and not this key is damaged, and says so when it is read.
+    yield from get_occurrence(tenant, occurrence)
     raise StoreBusy(reason=f"the source has changed {ASK_AGAIN} times in a row")
 
 
@@ -157,13 +173,14 @@ def reserve(tenant: str, occurrence: str, limits: Limits) -> Op[tuple[TriggerDel
         if not matched:
             return ()
         triggers.check_fan_out(len(matched), limits)
+        source = rows[0][2], rows[0][3]
         params = {
             "tenant": tenant,
             "occurrence": occurrence,
-            "source_type": rows[0][2],
-            "source_key": rows[0][3],
+            "source_type": source[0],
+            "source_key": source[1],
             "version": rows[0][0],
-            "deliveries": triggers.reservations(tenant, occurrence, matched),
+            "deliveries": triggers.reservations(tenant, occurrence, source, matched),
         }
         answer = yield Step(RESERVE, params)
         if not answer.refused:
@@ -181,13 +198,16 @@ def start(tenant: str, occurrence: str, limits: Limits) -> Op[tuple[TriggerDeliv
         if not rows:
             raise OccurrenceUnknown(occurrence=occurrence)
         found = triggers.occurrence_of(tenant, rows[0][:8])
+        source = found.source_type, found.source_key
         waiting = [(*row[8:12], *row[13:15]) for row in rows if row[8] is not None]
         if not waiting:
             return triggers.ordered(started)
-        fan = triggers.fan_out(tenant, occurrence, found.payload, waiting, limits)
+        fan = triggers.fan_out(tenant, occurrence, found.payload, waiting, limits, source=source)
         while fan.size > limits.commit_bytes and len(waiting) > 1:
             waiting = waiting[: len(waiting) // 2]
-            fan = triggers.fan_out(tenant, occurrence, found.payload, waiting, limits)
+            fan = triggers.fan_out(
+                tenant, occurrence, found.payload, waiting, limits, source=source
+            )
         done = yield from call(START, tenant=tenant, occurrence=occurrence, **fan.params())
         started.extend(row[1:] for row in done)
 
@@ -195,7 +215,7 @@ def start(tenant: str, occurrence: str, limits: Limits) -> Op[tuple[TriggerDeliv
 # --- reading
 
 
-def occurrence(tenant: str, occurrence: str) -> Op[Occurrence | None]:
+def get_occurrence(tenant: str, occurrence: str) -> Op[Occurrence | None]:
     """An occurrence."""
     row = yield from one(OCCURRENCE, tenant=tenant, occurrence=occurrence)
     return None if row is None else triggers.occurrence_of(tenant, row)
@@ -242,7 +262,7 @@ def deliveries(
     if not rows and (yield from one(OCCURRENCE, tenant=tenant, occurrence=occurrence)) is None:
         raise OccurrenceUnknown(occurrence=occurrence)
     shown = tuple(triggers.delivery_of(row) for row in rows[:limit])
-    more = triggers.place_of(*rows[limit - 1][1:5]) if len(rows) > limit else None
+    more = trigger_places.place_of(*rows[limit - 1][1:5]) if len(rows) > limit else None
     return Page(items=shown, next=more)
 
 
@@ -259,7 +279,7 @@ def reserved(tenant: str, after: tuple[str, ...], limit: int) -> Op[Page[Trigger
         limit=limit + 1,
     )
     shown = tuple(triggers.delivery_of(row) for row in rows[:limit])
-    more = triggers.place_of(*rows[limit - 1][:5]) if len(rows) > limit else None
+    more = trigger_places.place_of(*rows[limit - 1][:5]) if len(rows) > limit else None
     return Page(items=shown, next=more)
 
 
