@@ -41,6 +41,8 @@ CANCEL, EXTERNAL = "process.cancel-requested", "process.external"
 CHILD_ENDED, ABANDONED = "process.child-ended", "process.abandoned"
 CORE = {STARTED, WAITING, RESUMED, CANCEL, EXTERNAL, CHILD_ENDED, ABANDONED, *ENDS}
 END_KEY = "process.end"
+# Before the key of an event that was sent without one.
+ONCE = f"{RESERVED}once:"
 # An event whose type made nothing of it: no end, no output, no wake.
 NOTHING = (None, None, None)
 
@@ -183,6 +185,14 @@ def plan_event(
         target = event.wake
     plan = _judged(process, kind, key, payload, target, limits)
     return _authorised(replace(plan, named=event.wake is not None), lease, authority)
+
+
+def named_once(plan: EventPlan, fresh: str) -> EventPlan:
+    """An event without a key gets one of its own, which nobody sees: when the store has to try
+    again because an answer was lost, it finds what the first try has appended."""
+    if plan.key is not None or plan.means != "nothing":
+        return plan
+    return replace(plan, key=f"{ONCE}{fresh}")
 
 
 def plan_end(
@@ -382,7 +392,9 @@ def appended_of(tenant: str, row: Sequence[Any]) -> Appended:
     if event.wake is not None:
         gone: WakeOutcome = "no-target" if row[12] is None else "target-gone"
         outcome = "enqueued" if event.work is not None else gone
-    return Appended(event=event, replayed=not row[0], ordinal=row[4], wake=outcome)
+    # An event that was sent without a key is there because of this call, whichever try it was.
+    once = row[5] is not None and row[5].startswith(ONCE)
+    return Appended(event=event, replayed=not (row[0] or once), ordinal=row[4], wake=outcome)
 
 
 def event_of(tenant: str, row: Sequence[Any]) -> Event:

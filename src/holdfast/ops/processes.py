@@ -135,7 +135,7 @@ def append(tenant: str, process: str, known: dict[str, Declared], plan: Plan, wo
                 known.clear()
             found = known[process] = yield from declared(tenant, process)
         try:
-            event = plan(found)
+            event = events.named_once(plan(found), work)
         except Refused:
             if remembered is None:
                 raise
