@@ -12,7 +12,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -84,6 +85,20 @@ class Frozen:
         self.process.wait()
         for which in ("stdin", "stdout"):
             self.pipe(which).close()
+
+
+@asynccontextmanager
+async def at_work(workers: Sequence[Frozen]) -> AsyncIterator[None]:
+    """The workers, from when all of them are open until they have ended by themselves."""
+    try:
+        for worker in workers:
+            assert await worker.answer() == "open"
+        yield
+        for worker in workers:
+            assert await asyncio.to_thread(worker.process.wait, 20) == 0
+    finally:
+        for worker in workers:
+            worker.end()
 
 
 async def rows_of(database: Database, workers: Sequence[Frozen]) -> list[Rows]:

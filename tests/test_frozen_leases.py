@@ -18,7 +18,7 @@ from holdfast.contract.errors import EndForbidden, LeaseBusy
 from holdfast.contract.processes import EventType, Lease, NewEvent, NewProcess, Wait
 from holdfast.stores import Store
 from holdfast.testing.conformance.kit_processes import log
-from tests.freezing import Frozen, rows_of, told, written
+from tests.freezing import Frozen, at_work, rows_of, told, written
 
 if TYPE_CHECKING:
     from tests.conftest import Database
@@ -164,16 +164,10 @@ async def test_a_frozen_worker_writes_nothing_with_its_lease(database: Database)
     async with database.open(tenant="heirs") as store:
         program = "tests.test_frozen_leases"
         zombies = [Zombie(program, database.url, f"t{n}", store) for n in range(WORKERS)]
-        try:
-            for zombie in zombies:
-                assert await zombie.answer() == "open"
+        async with at_work(zombies):
             pauses = [await one_cycle(database, zombies, cycle) for cycle in range(CYCLES)]
-            for zombie in zombies:
-                assert await asyncio.to_thread(zombie.process.wait, 20) == 0
-                await check_all(zombie.store)
-        finally:
-            for zombie in zombies:
-                zombie.end()
+        for zombie in zombies:
+            await check_all(zombie.store)
     assert sum(pauses) == 50
 
 

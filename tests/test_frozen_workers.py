@@ -17,7 +17,7 @@ from holdfast import NewNode, Turn
 from holdfast.contract.queue import Claim, ClaimedNext, NewWork
 from holdfast.contract.records import Fence
 from holdfast.stores import Store
-from tests.freezing import Frozen, rows_of, told, written
+from tests.freezing import Frozen, at_work, rows_of, told, written
 
 if TYPE_CHECKING:
     from tests.conftest import Database
@@ -195,16 +195,10 @@ async def test_a_frozen_worker_writes_nothing_when_it_wakes(database: Database) 
             Zombie("tests.test_frozen_workers", database.url, f"t{n}", store)
             for n in range(WORKERS)
         ]
-        try:
-            for zombie in zombies:
-                assert await zombie.answer() == "open"
+        async with at_work(zombies):
             accepted = [await one_cycle(database, zombies, cycle) for cycle in range(CYCLES)]
-            for zombie in zombies:
-                assert await asyncio.to_thread(zombie.process.wait, 20) == 0
-                await check_all(zombie.store)
-        finally:
-            for zombie in zombies:
-                zombie.end()
+        for zombie in zombies:
+            await check_all(zombie.store)
     pauses = len(zombies) * len(accepted)
     print(f"{database.kind}: {pauses} pauses, {sum(accepted)} writes accepted")
     assert pauses == 100
