@@ -22,6 +22,7 @@ from holdfast.contract.records import Deleted, Fence, History, NewNode, Node, Tu
 from holdfast.testing.machine_calls import Again, Call, Fresh, Live, Proof, Seen, Step, built
 from holdfast.testing.machine_compare import Comparison, Differs
 from holdfast.testing.machine_process_world import (
+    ENDED,
     ProcessSide,
     glances,
     looks,
@@ -157,12 +158,17 @@ class World:
         own = dict(args)
         if name == "processes.changes":
             own["after"], args["after"] = side.processes.cursors(args.get("after"))
+        ended: dict[str, int] = {}
+        if name == "processes.prune":
+            there = side.store.processes.list(which=ENDED).items
+            ended = {process.process: process.updated_at_ms for process in there}
         real = _outcome(method_of(side.store, name), positional, args)
         args = own
         if isinstance(real, ClaimedNext):
             side.oracle.queue.told = None if real.lane is None else real.lane.session
         if isinstance(real, PrunedProcesses):
             side.oracle.processes.told = real.processes
+            side.processes.require_oldest(ended, real.processes)
         presented = args.get("claim")
         if presented is not None and presented.claim in side.own_claims:
             # The oracle has times of its own, and is shown its own claim.
