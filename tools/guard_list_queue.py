@@ -164,7 +164,10 @@ QUEUE_GUARDS = (
     ),
     _lite(
         "held", HELD, "abandon",
-        "  AND w.until_ms > :now) -- guard: held", ")", "claims", "116",
+        "    AND CASE WHEN w.claim_generation IS NULL THEN w.claim_expires_at_ms > :now\n"
+        "      ELSE w.claim_generation = s.lane_generation AND s.lane_token IS NOT NULL\n"
+        "        AND s.lane_expires_at_ms > :now END) -- guard: held",
+        ")", "claims", "116",
     ),
     _lite(
         "held-token", BACK_TOKEN, "abandon",
@@ -172,7 +175,7 @@ QUEUE_GUARDS = (
     ),
     _lite(
         "tried", TRIED, "abandon",
-        " OR coalesce(attempts >= max_attempts, 0)", "", "attempts", "y04",
+        " OR coalesce(attempts >= max_attempts, 0)", "", "attempts", "e04",
     ),
     _lite(
         "unheld", UNHELD, "cancel",
@@ -193,7 +196,7 @@ QUEUE_GUARDS = (
     _lite(
         "dead", DEAD, "requeue",
         "  AND CASE WHEN w.until_ms > :now THEN w.state ELSE w.then_state END = 'dead'\n", "",
-        "attempts", "y06",
+        "attempts", "e06",
     ),
     Guard(
         "work-digest", "both", "damaged work is handed out",
@@ -246,11 +249,12 @@ QUEUE_GUARDS = (
     ),
     _post(
         "generation", GENERATION, CLAIM,
-        "AND w.claim_generation < v_before), -- guard: generation", "),", "claims", "121",
+        "AND w.claim_generation < v_before -- guard: generation\n", "\n", "claims", "121",
     ),
     _post(
         "lapse", LAPSE, CLAIM,
-        "AND w.claim_expires_at_ms <= v_now)) INTO v_stale;", ")) INTO v_stale;",
+        "AND w.claim_expires_at_ms <= v_now ORDER BY w.claim_expires_at_ms OFFSET 0) x))",
+        "ORDER BY w.claim_expires_at_ms OFFSET 0) x))",
         "settling", "k03",
     ),
     _post(
@@ -267,9 +271,10 @@ QUEUE_GUARDS = (
         "OVER (ORDER BY x.seq) AS joins -- guard: prefix", "OVER (PARTITION BY x.seq) AS joins",
         "claims", "107",
     ),
-    _post("prefix-slot", JOIN, CLAIM, "AND x.slot = 'join' AND", "AND", "claims", "107"),
+    _post("prefix-slot", JOIN, CLAIM, "AND x.slot = 'join'\n", "\n", "claims", "107"),
     _post(
-        "prefix-delivery", DELIVERY, CLAIM, "AND x.delivery = f.delivery\n", "\n", "claims", "107",
+        "prefix-delivery", DELIVERY, CLAIM, "AND x.delivery = f.delivery AND", "AND",
+        "claims", "107",
     ),
     _post(
         "prefix-merge", MERGE, CLAIM, "AND coalesce(x.merge_key = f.merge_key, false)", "",
@@ -277,8 +282,8 @@ QUEUE_GUARDS = (
     ),
     _post(
         "together", TOGETHER, CLAIM,
-        "AND w.session = s.session AND w.claim = f.claim\n",
-        "AND w.session = s.session AND w.seq = f.seq\n", "claims", "124",
+        "AND w.session = s.session AND w.claim = f.claim AND",
+        "AND w.session = s.session AND w.seq = f.seq AND", "claims", "124",
     ),
     _post(
         "exact", EXACT, CLAIM,
@@ -326,7 +331,7 @@ QUEUE_GUARDS = (
         "AND w.claim_token = :claim_token", "AND :claim_token <> ''", "claims", "116",
     ),
     _post(
-        "tried", TRIED, "abandon", " OR w.attempts >= w.max_attempts", "", "attempts", "y04",
+        "tried", TRIED, "abandon", " OR w.attempts >= w.max_attempts", "", "attempts", "e04",
     ),
     _post(
         "abandon-lock", "work is settled and given back at once", "abandon",
@@ -357,7 +362,7 @@ QUEUE_GUARDS = (
     _post(
         "dead", DEAD, "requeue",
         "AND (w.state = 'dead' OR (w.state = 'claimed'", "AND (true OR (w.state = 'claimed'",
-        "attempts", "y06",
+        "attempts", "e06",
     ),
 )  # fmt: skip
 """In the order of the page."""

@@ -37,9 +37,9 @@ from holdfast.core.processes import (
     check_place,
     check_scope_place,
     due_place,
-    plan_register,
     scope_row,
 )
+from holdfast.core.registrations import plan_register
 from holdfast.core.sessions import check_ttl
 from holdfast.ops import leases, processes
 from holdfast.stores_blocking.view import BlockingView

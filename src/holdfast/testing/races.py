@@ -22,9 +22,11 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 import holdfast
-from holdfast.contract.errors import ComponentMissing, HoldfastError, Invalid, NotRetained
+from holdfast.contract.errors import HoldfastError
+from holdfast.contract.processes import Appended, Event, Lease, Process
 from holdfast.contract.queue import Claim, Claimed, ClaimedNext, Enqueued, Work, WorkItem
-from holdfast.contract.records import Lane, Turn
+from holdfast.contract.records import Head, Lane, Revision, Turn
+from holdfast.testing.machine_compare import WORDS
 from holdfast.testing.machine_world import Ticker, method_of
 from holdfast.testing.oracle import Oracle
 
@@ -36,10 +38,21 @@ PAUSE_SECONDS = 0.002
 # What differs between the answers of two orders, or of a store and the oracle, and may: times,
 # names and tokens are the store's own, what an error says in words is for people. What a create,
 # a fork and an update show of the session is read after them, and may be younger than they are; so
-# may what an enqueue shows of the work that had its key.
-YOUNGER = {"create", "fork", "update"}
+# may what an enqueue shows of the work that had its key, and what is shown of a process.
+YOUNGER = {"create", "fork", "update"} | {
+    f"processes.{name}"
+    for name in ("register", "end", "abandon", "suspend", "resume", "set_external")
+}
 # The names that a store gives; the place of work in its inbox says which one it is.
-NAMES = {Work: "work", WorkItem: "id", Claim: "claim"}
+NAMES: dict[type, str] = {
+    Head: "state",
+    Revision: "state",
+    Work: "work",
+    WorkItem: "id",
+    Claim: "claim",
+    Process: "identity",
+    Event: "work",
+}
 # How far the clock of the oracle leaps: beyond every time that is shorter than an hour.
 LEAP_MS = 60_000
 
@@ -74,18 +87,21 @@ Moves = Callable[[str, list[Any]], list[Ask]]
 @dataclass(frozen=True)
 class Race:
     """A law: what is there before, what the racers ask, and how many of them may win. The moves
-    are shown what was given before: lanes, claims and work. While a race is run `alone` there is
-    nothing else in the tenant; when one `lapses`, short times end before, between or after them."""
+    are shown what was given before: lanes, claims, work and leases. What is left is read of the
+    `sessions` and `processes`, which are named by what follows the prefix of the round. While a
+    race is run `alone` there is nothing else in the tenant; when one `lapses`, short times end
+    before, between or after the calls."""
 
     name: str
     law: str
     setting: Setting
     moves: Moves
-    sessions: tuple[str, ...]
+    sessions: tuple[str, ...] = ()
     winners: tuple[int, ...] = ()
     summed: tuple[str, ...] = ()
     alone: bool = False
     lapses: bool = False
+    processes: tuple[str, ...] = ()
 
     def told(self, answers: Sequence[tuple[Ask, Any]]) -> list[Any]:
         """What the racers were told. Of `summed` only the sums, where who did it does not matter
@@ -242,11 +258,10 @@ class Arena:
 
     def _explain(self, home: Any, item: tuple[Race, Round]) -> str | None:
         race, one = item
-        names = [f"{one.prefix}{session}" for session in race.sessions]
-        found = readings(home, names)
+        found = readings(home, race, one.prefix)
         if race.winners and sum(map(_won, one.answers)) not in race.winners:
             why = f"{sum(map(_won, one.answers))} winners"
-        elif explained(race, one, found, names):
+        elif explained(race, one, found):
             return None
         else:
             why = "no order explains it"
@@ -256,7 +271,7 @@ class Arena:
         return "\n".join([f"{one.prefix}: {why}", *shown, *(f"  {row}" for row in found)])
 
 
-def explained(race: Race, one: Round, found: list[Any], names: list[str]) -> bool:
+def explained(race: Race, one: Round, found: list[Any]) -> bool:
     """Whether some order of the calls gives these answers and leaves this to be read."""
     told = race.told(list(zip(one.moves, one.answers, strict=True)))
     by_luck = sorted(range(len(one.moves)), key=lambda place: not _won(one.answers[place]))
@@ -264,7 +279,7 @@ def explained(race: Race, one: Round, found: list[Any], names: list[str]) -> boo
         for leap in range(len(order) + 1) if race.lapses else (-1,):
             oracle, answers = _played(one, order, leap)
             model = race.told([(one.moves[place], answers[place]) for place in sorted(answers)])
-            if model == told and readings(oracle, names) == found:
+            if model == told and readings(oracle, race, one.prefix) == found:
                 return True
     return False
 
@@ -293,10 +308,17 @@ def _played(one: Round, order: Sequence[int], leap: int) -> tuple[Oracle, dict[i
     return oracle, answers
 
 
-def readings(store: Any, names: Sequence[str]) -> list[Any]:
-    """All there is to be read of the sessions, with every retained revision loaded."""
+def readings(store: Any, race: Race, prefix: str) -> list[Any]:
+    """All there is to be read of the sessions, with every retained revision loaded, and of the
+    processes."""
     found: list[Any] = []
-    for session in names:
+    for process in (f"{prefix}{name}" for name in race.processes):
+        asks = [
+            Ask(f"processes.{name}", {"process": process})
+            for name in ("get", "events", "lease", "grants_of", "wakes")
+        ]
+        found += [_plain(ask, ask.of(store)) for ask in asks]
+    for session in (f"{prefix}{name}" for name in race.sessions):
         asks = [Ask(name, {"session": session}) for name in ("get", "graph", "read", "rows")]
         asks.append(Ask("totals", {"session": session}))
         asks += [Ask(f"queue.{name}", {"session": session}) for name in ("list", "counts")]
@@ -316,13 +338,17 @@ def _given(answer: Any) -> list[Any]:
     if isinstance(answer, Claimed | ClaimedNext | Enqueued):
         parts = (getattr(answer, name, None) for name in ("work", "claim", "lane"))
         return [part for part in parts if part is not None]
-    return [answer] if isinstance(answer, Lane) else []
+    if isinstance(answer, Appended):
+        return [] if answer.event.work is None else [answer]
+    return [answer] if isinstance(answer, Lane | Lease) else []
 
 
 def _ids(record: Any) -> list[str]:
     """The names and tokens that a store made for what it gave, in the order it made them."""
     if isinstance(record, Work):
         return [record.work]
+    if isinstance(record, Appended):
+        return [str(record.event.work)]
     return [record.claim, record.token] if isinstance(record, Claim) else [record.token]
 
 
@@ -342,8 +368,7 @@ def _won(answer: Any) -> bool:
 def _plain(ask: Ask, answer: Any) -> Any:
     """An answer without what may differ."""
     if isinstance(answer, HoldfastError):
-        words = {Invalid: {"reason"}, NotRetained: {"what"}, ComponentMissing: {"component"}}
-        mine = words.get(type(answer), set())
+        mine = WORDS.get(type(answer), set())
         fields = {k: v for k, v in answer.fields.items() if k not in mine}
         return type(answer).__name__, _bare(fields)
     if isinstance(answer, BaseException):
@@ -365,8 +390,6 @@ def _bare(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         fields = {key: getattr(value, key) for key in value.__struct_fields__}
         fields.pop(NAMES.get(type(value), ""), None)
-        if not isinstance(value, Work) and not isinstance(fields.get("state", {}), dict):
-            del fields["state"]
         return type(value).__name__, _bare(fields)
     if isinstance(value, dict):
         return {

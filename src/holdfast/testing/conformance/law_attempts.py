@@ -40,9 +40,9 @@ async def work(store: Store, name: str) -> Work:
     return found
 
 
-async def test_law_y01_each_claim_is_an_attempt(kit: Kit) -> None:
+async def test_law_e01_each_claim_is_an_attempt(kit: Kit) -> None:
     """Each claim counts one attempt of each of its works, whether they are given back or their
-    holder goes away; the error of an attempt stays until another one is told. (y01)"""
+    holder goes away; the error of an attempt stays until another one is told. (e01)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         names = await add(store, "s", "a", "b", merge="m")
@@ -59,9 +59,9 @@ async def test_law_y01_each_claim_is_an_attempt(kit: Kit) -> None:
         assert [one.attempts for one in (await take(store)).work] == [5, 5]
 
 
-async def test_law_y02_work_may_be_given_back_for_later(kit: Kit) -> None:
+async def test_law_e02_work_may_be_given_back_for_later(kit: Kit) -> None:
     """Work that is given back for later is delayed until then, at its old place, and what stands
-    behind it is claimed meanwhile. (y02)"""
+    behind it is claimed meanwhile. (e02)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         (name, _) = await add(store, "s", "a", "b")
@@ -78,9 +78,9 @@ async def test_law_y02_work_may_be_given_back_for_later(kit: Kit) -> None:
         assert answer == expected
 
 
-async def test_law_y03_work_may_be_given_up(kit: Kit) -> None:
+async def test_law_e03_work_may_be_given_up(kit: Kit) -> None:
     """Work that is given back as dead is kept with its error and its payloads. Nobody claims it,
-    and it blocks nothing; it can be cancelled. (y03)"""
+    and it blocks nothing; it can be cancelled. (e03)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         (name, _) = await add(store, "s", "a", "b")
@@ -95,9 +95,9 @@ async def test_law_y03_work_may_be_given_up(kit: Kit) -> None:
         assert await inbox(store, "s") == ["b"]
 
 
-async def test_law_y04_after_its_last_attempt_work_is_dead(kit: Kit) -> None:
+async def test_law_e04_after_its_last_attempt_work_is_dead(kit: Kit) -> None:
     """Work that is given back after as many claims as it may have is dead, whatever delay was asked
-    for; the last claim can still settle it. Work without a limit never dies. (y04)"""
+    for; the last claim can still settle it. Work without a limit never dies. (e04)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         (name,) = await add(store, "s", "a", max_attempts=2, merge="m")
@@ -119,9 +119,9 @@ async def test_law_y04_after_its_last_attempt_work_is_dead(kit: Kit) -> None:
         assert await inbox(store, "s") == ["a"]
 
 
-async def test_law_y05_a_holder_that_goes_away_uses_an_attempt(kit: Kit) -> None:
+async def test_law_e05_a_holder_that_goes_away_uses_an_attempt(kit: Kit) -> None:
     """Work whose last claim lapsed, or lost its lane, is dead from then on: it is counted and
-    listed so at once, and nobody claims it. When work is next looked for, it is told why. (y05)"""
+    listed so at once, and nobody claims it. When work is next looked for, it is told why. (e05)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         await add(store, "s", "a", max_attempts=1)
@@ -142,10 +142,10 @@ async def test_law_y05_a_holder_that_goes_away_uses_an_attempt(kit: Kit) -> None
             assert found.last_error is not None
 
 
-async def test_law_y06_only_dead_work_is_put_back(kit: Kit) -> None:
+async def test_law_e06_only_dead_work_is_put_back(kit: Kit) -> None:
     """Dead work is put back at its place with no attempt counted, now or for later, and keeps its
     last error. Work in another state is WorkNotDead, which names the state; work that is not there
-    is WorkUnknown. (y06)"""
+    is WorkUnknown. (e06)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         (name, later, ready) = await add(store, "s", "a", "b", "c", max_attempts=1)
@@ -184,9 +184,9 @@ async def _dead(store: Store, limit: int, after: str | None) -> Page[Work]:
     return page
 
 
-async def test_law_y07_dead_work_is_listed_across_sessions(kit: Kit) -> None:
+async def test_law_e07_dead_work_is_listed_across_sessions(kit: Kit) -> None:
     """Dead work of all sessions has one listing with pages, by session and place; it has nothing
-    else, and nothing of a session that was deleted. (y07)"""
+    else, and nothing of a session that was deleted. (e07)"""
     async with kit.open() as store:
         for session in ("s1", "s10", "s2", "gone"):
             await store.sessions.create(session)
@@ -207,9 +207,9 @@ async def test_law_y07_dead_work_is_listed_across_sessions(kit: Kit) -> None:
         assert bodies(rest.items) == expected[1:]
 
 
-async def test_law_y08_errors_are_kept_as_readable_text(kit: Kit) -> None:
+async def test_law_e08_errors_are_kept_as_readable_text(kit: Kit) -> None:
     """An error is kept as text that can be read: what cannot be printed becomes a space, and what
-    is longer than 2,000 characters is cut; it is never a reason not to take work back. (y08)"""
+    is longer than 2,000 characters is cut; it is never a reason not to take work back. (e08)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         (name,) = await add(store, "s", "a")
@@ -229,9 +229,9 @@ async def test_law_y08_errors_are_kept_as_readable_text(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [-1, LONGEST_MS + 1, 2**63, True])
-async def test_law_y09_a_delay_has_a_range(kit: Kit, delay_ms: int) -> None:
+async def test_law_e09_a_delay_has_a_range(kit: Kit, delay_ms: int) -> None:
     """Work is given back, or put back, for 0 ms to 3,660 days; another delay is Invalid, which
-    names it, and nothing changes. (y09)"""
+    names it, and nothing changes. (e09)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         (name,) = await add(store, "s", "a")
@@ -246,9 +246,9 @@ async def test_law_y09_a_delay_has_a_range(kit: Kit, delay_ms: int) -> None:
         assert (await store.queue.requeue("s", name, delay_ms=LONGEST_MS)).state == "delayed"
 
 
-async def test_law_y10_one_claim_is_given_back_at_once(kit: Kit) -> None:
+async def test_law_e10_one_claim_is_given_back_at_once(kit: Kit) -> None:
     """All work of a claim is given back together, each by its own count: what has attempts left is
-    ready, the rest is dead. A second time there is nothing to give back. (y10)"""
+    ready, the rest is dead. A second time there is nothing to give back. (e10)"""
     async with kit.open() as store, kit.open() as other:
         await store.sessions.create("s")
         await add(store, "s", "a", max_attempts=1, merge="m")
@@ -263,9 +263,9 @@ async def test_law_y10_one_claim_is_given_back_at_once(kit: Kit) -> None:
         assert (again.redelivered, bodies(again.work)) == (False, ["b", "c"])
 
 
-async def test_law_y11_what_lapsed_together_dies_apart(kit: Kit) -> None:
+async def test_law_e11_what_lapsed_together_dies_apart(kit: Kit) -> None:
     """Of work whose holder went away, what had its last attempt is dead, and the rest of the claim
-    is claimed again, together. (y11)"""
+    is claimed again, together. (e11)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         await add(store, "s", "a", merge="m")

@@ -366,9 +366,7 @@ async def test_law_111_an_event_is_told_once(kit: Kit) -> None:
     senders at the same moment; it is claimed once, and settled by one turn. (111)"""
     async with kit.open() as one, kit.open() as two:
         await one.sessions.create("s")
-        wake = NewWork(
-            session="s", payloads=["done"], key="process:p1:event:7:wake", slot="exclusive"
-        )
+        wake = NewWork(session="s", payloads=["done"], key="upload:p1:event:7", slot="exclusive")
         answers = await asyncio.gather(*(store.queue.enqueue(wake) for store in (one, two) * 2))
         assert sorted(answer.enqueued for answer in answers) == [False, False, False, True]
         claim = await take(one)

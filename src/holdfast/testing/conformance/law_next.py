@@ -89,9 +89,9 @@ async def test_law_125_an_empty_claim_says_why(kit: Kit) -> None:
         assert [work.work for work in won(await store.queue.claim("s", "w")).work] == [command]
 
 
-async def test_law_x01_the_next_session_comes_with_its_lane(kit: Kit) -> None:
+async def test_law_b01_the_next_session_comes_with_its_lane(kit: Kit) -> None:
     """Who asks for the next session gets its lane, for the time asked for, and a claim under it;
-    with the fence the work is settled and the lane given back in one turn. (x01)"""
+    with the fence the work is settled and the lane given back in one turn. (b01)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         await add(store, "s", "a", "b", "c", merge="m")
@@ -113,9 +113,9 @@ async def test_law_x01_the_next_session_comes_with_its_lane(kit: Kit) -> None:
         assert lane.expires_at_ms == lane.claimed_at_ms + 30_000
 
 
-async def test_law_x02_who_waited_longest_is_next(kit: Kit) -> None:
+async def test_law_b02_who_waited_longest_is_next(kit: Kit) -> None:
     """Sessions are handed out in the order in which they began to wait. One that had its turn waits
-    anew, so a full inbox does not keep others from theirs. (x02)"""
+    anew, so a full inbox does not keep others from theirs. (b02)"""
     async with kit.open() as store:
         for session in ("z", "m", "a"):
             await store.sessions.create(session)
@@ -132,10 +132,10 @@ async def test_law_x02_who_waited_longest_is_next(kit: Kit) -> None:
         assert await store.queue.claim_next("worker") == ClaimedNext(why_not="empty")
 
 
-async def test_law_x03_held_sessions_are_passed_over(kit: Kit) -> None:
+async def test_law_b03_held_sessions_are_passed_over(kit: Kit) -> None:
     """A session whose lane somebody holds is not handed out, and neither is one whose work is
     claimed for a time, delayed, dead or done. While nothing is left for now the answer is
-    "not-yet-available", with the time of the next; where nothing waits at all it is "empty". (x03)
+    "not-yet-available", with the time of the next; where nothing waits at all it is "empty". (b03)
     """
     async with kit.open() as store:
         assert await store.queue.claim_next("worker") == ClaimedNext(why_not="empty")
@@ -166,9 +166,9 @@ async def test_law_x03_held_sessions_are_passed_over(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("end", ["release", "displace", "lapse", "turn", "rewind"])
-async def test_law_x04_work_is_found_when_its_lane_is_free(kit: Kit, end: str) -> None:
+async def test_law_b04_work_is_found_when_its_lane_is_free(kit: Kit, end: str) -> None:
     """Work that came while somebody held the lane is found as soon as the lane was released,
-    displaced, has lapsed, or was given back in a turn. (x04)"""
+    displaced, has lapsed, or was given back in a turn. (b04)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         lane = await store.lanes.claim("s", "rival", ttl_ms=HOUR_MS)
@@ -190,9 +190,9 @@ async def test_law_x04_work_is_found_when_its_lane_is_free(kit: Kit, end: str) -
         assert (claim.session, bodies(claim.work)) == ("s", ["a"])
 
 
-async def test_law_x05_workers_get_different_sessions(kit: Kit) -> None:
+async def test_law_b05_workers_get_different_sessions(kit: Kit) -> None:
     """Of workers that ask at the same moment no two get the same session; who gets none is told
-    that all are held, or "contended", and may ask again. (x05)"""
+    that all are held, or "contended", and may ask again. (b05)"""
     async with kit.open() as one, kit.open() as two:
         for number in range(4):
             await one.sessions.create(f"s{number}")
@@ -211,9 +211,9 @@ async def test_law_x05_workers_get_different_sessions(kit: Kit) -> None:
         assert (await one.queue.claim_next("late")).why_not == "not-yet-available"
 
 
-async def test_law_x06_what_a_worker_left_behind_is_handed_out_again(kit: Kit) -> None:
+async def test_law_b06_what_a_worker_left_behind_is_handed_out_again(kit: Kit) -> None:
     """Work of a worker that went away is handed out again as it was claimed, once its lane has
-    lapsed, in the next generation; the lane names whom it was taken from. (x06)"""
+    lapsed, in the next generation; the lane names whom it was taken from. (b06)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         await add(store, "s", "a", "b", "c", merge="m")
@@ -230,9 +230,9 @@ async def test_law_x06_what_a_worker_left_behind_is_handed_out_again(kit: Kit) -
         assert await inbox(store, "s") == ["c"]
 
 
-async def test_law_x07_whatever_stands_first_is_taken(kit: Kit) -> None:
+async def test_law_b07_whatever_stands_first_is_taken(kit: Kit) -> None:
     """The next session is handed out with the work at its head, be that a command or work for the
-    end of a turn; what is there otherwise follows the rule of the prefix. (x07)"""
+    end of a turn; what is there otherwise follows the rule of the prefix. (b07)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         await add(store, "s", "stop", kind="command")
@@ -244,9 +244,9 @@ async def test_law_x07_whatever_stands_first_is_taken(kit: Kit) -> None:
             await done(store, lane, claim)
 
 
-async def test_law_x08_work_that_was_given_back_is_next_again(kit: Kit) -> None:
+async def test_law_b08_work_that_was_given_back_is_next_again(kit: Kit) -> None:
     """Work that was given back, put back, or enqueued anew is found by who asks for the next
-    session, when its lane is free. (x08)"""
+    session, when its lane is free. (b08)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         (name,) = await add(store, "s", "a")
@@ -270,9 +270,9 @@ async def test_law_x08_work_that_was_given_back_is_next_again(kit: Kit) -> None:
         assert bodies((await taken(store))[1].work) == ["b"]
 
 
-async def test_law_x09_a_worker_that_asks_badly_is_told_the_field(kit: Kit) -> None:
+async def test_law_b09_a_worker_that_asks_badly_is_told_the_field(kit: Kit) -> None:
     """An ill-formed owner, a lane for less than 0 ms or more than 7 days, or a limit that is not 0
-    to 256 is Invalid, which names the argument, and nothing is handed out. (x09)"""
+    to 256 is Invalid, which names the argument, and nothing is handed out. (b09)"""
     bad: list[tuple[str, dict[str, Any]]] = [
         ("owner", {"owner": ""}),
         ("owner", {"owner": "a b"}),
@@ -297,9 +297,9 @@ async def test_law_x09_a_worker_that_asks_badly_is_told_the_field(kit: Kit) -> N
         assert bodies((await taken(store))[1].work) == ["a"]
 
 
-async def test_law_x10_asking_why_needs_no_lane(kit: Kit) -> None:
+async def test_law_b10_asking_why_needs_no_lane(kit: Kit) -> None:
     """Why a claim would find nothing is answered whoever holds the lane, as to somebody who may
-    claim: what the live lane holds is "claimed", and what a former one held is not. (x10)"""
+    claim: what the live lane holds is "claimed", and what a former one held is not. (b10)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         await add(store, "s", "a")

@@ -7,14 +7,13 @@ from tools.guard_list import COMMIT, FUNCTION, MIGRATION, POSTGRES, SQLITE, Guar
 FROZEN = "a worker that was frozen past its lane commits when it wakes"
 TAKEN = "a worker that was frozen past its claim gives back what another has claimed"
 RENEWED = "a worker that was frozen past its lane renews it"
-LAPSED = "a worker that was frozen past its claim renews it"
 
 
 def _frozen(database: str) -> tuple[str, ...]:
     return ("tests/test_frozen_workers.py", "-k", database)
 
 
-GUARDS_LOAD = (
+FROZEN_GUARDS = (
     Guard(
         "frozen-fence", "SQLite", FROZEN, f"{SQLITE}/sessions_turn.sql", COMMIT,
         "ELSE s.lane_owner = :fence_owner AND s.lane_token = :fence_token\n"
@@ -51,11 +50,5 @@ GUARDS_LOAD = (
         "    AND s.lane_owner = :fence_owner AND s.lane_token = :fence_token\n"
         "    AND s.lane_generation = :fence_generation\n",
         "", _frozen("postgres"),
-    ),
-    Guard(
-        "frozen-lapse", "SQLite", LAPSED, f"{SQLITE}/queue.sql", "-- name: queue.renew",
-        "WHERE w.claim = :claim AND w.claim_token = :claim_token"
-        " AND w.claim_expires_at_ms > :now",
-        "WHERE 1", _frozen("sqlite"),
     ),
 )  # fmt: skip
