@@ -22,9 +22,12 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 import holdfast
-from holdfast.contract.errors import ComponentMissing, HoldfastError, Invalid, NotRetained
-from holdfast.contract.records import Lane, Turn
-from holdfast.testing.machine_world import FACADES
+from holdfast.contract.errors import HoldfastError
+from holdfast.contract.processes import Appended, Event, Lease, Process
+from holdfast.contract.queue import Claim, Work, WorkItem
+from holdfast.contract.records import Head, Lane, Revision, Turn
+from holdfast.testing.machine_compare import WORDS
+from holdfast.testing.machine_world import method_of
 from holdfast.testing.oracle import Oracle
 
 A = TypeVar("A")
@@ -34,8 +37,22 @@ RACERS = 4
 PAUSE_SECONDS = 0.002
 # What differs between the answers of two orders, or of a store and the oracle, and may: times,
 # names and tokens are the store's own, what an error says in words is for people. What a create,
-# a fork and an update show of the session is read after them, and may be younger than they are.
-YOUNGER = {"create", "fork", "update"}
+# a fork and an update show of the session is read after them, and may be younger than they are; and
+# so is what is shown of a process.
+YOUNGER = {"create", "fork", "update"} | {
+    f"processes.{name}"
+    for name in ("register", "end", "abandon", "suspend", "resume", "set_external")
+}
+# What a store gives a name of its own.
+NAMED: dict[type, set[str]] = {
+    Head: {"state"},
+    Revision: {"state"},
+    Process: {"identity"},
+    Event: {"work"},
+    Work: {"work"},
+    WorkItem: {"id"},
+    Claim: {"claim"},
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +64,7 @@ class Ask:
 
     def of(self, store: Any) -> Any:
         """What the store answers, refusals included."""
-        facade = store if isinstance(store, Oracle) else getattr(store, FACADES[self.name])
-        method = getattr(facade, self.name)
+        method = method_of(store, self.name)
         try:
             if isinstance(self.args.get("turn"), Turn):
                 return method(self.args["turn"])
@@ -58,20 +74,23 @@ class Ask:
 
 
 Setting = Callable[[str], list[Ask]]
-Moves = Callable[[str, list[Lane]], list[Ask]]
+Moves = Callable[[str, list[Any]], list[Ask]]
 
 
 @dataclass(frozen=True)
 class Race:
-    """A law: what is there before, what the racers ask, and how many of them may win."""
+    """A law: what is there before, what the racers ask, and how many of them may win. The moves are
+    made of the lanes and leases that were given before. What is left is read of `sessions` and
+    `processes`, which are named by what follows the prefix of the round."""
 
     name: str
     law: str
     setting: Setting
     moves: Moves
-    sessions: tuple[str, ...]
+    sessions: tuple[str, ...] = ()
     winners: tuple[int, ...] = ()
     summed: tuple[str, ...] = ()
+    processes: tuple[str, ...] = ()
 
     def told(self, answers: Sequence[tuple[Ask, Any]]) -> list[Any]:
         """What the racers were told. Of `summed` only the sums, where who did it does not matter
@@ -92,7 +111,8 @@ class Round:
 
     prefix: str
     settings: list[Ask]
-    lanes: list[Lane]
+    held: list[Any]
+    minted: list[str]
     moves: list[Ask]
     answers: list[Any] = field(default_factory=list)
 
@@ -208,22 +228,25 @@ class Arena:
     def _set_up(self, home: Any, item: tuple[Race, str]) -> Round:
         race, prefix = item
         settings = race.setting(prefix)
-        lanes: list[Lane] = []
+        held: list[Any] = []
+        minted: list[str] = []
         for ask in settings:
             answer = ask.of(home)
             if isinstance(answer, BaseException):
                 raise AssertionError(f"{race.name}: {ask} is refused: {answer!r}")
-            if isinstance(answer, Lane):
-                lanes.append(answer)
-        return Round(prefix, settings, lanes, race.moves(prefix, lanes))
+            if isinstance(answer, Lane | Lease):
+                held.append(answer)
+                minted.append(answer.token)
+            elif isinstance(answer, Appended) and answer.event.work is not None:
+                minted.append(answer.event.work)
+        return Round(prefix, settings, held, minted, race.moves(prefix, held))
 
     def _explain(self, home: Any, item: tuple[Race, Round]) -> str | None:
         race, one = item
-        names = [f"{one.prefix}{session}" for session in race.sessions]
-        found = readings(home, names)
+        found = readings(home, race, one.prefix)
         if race.winners and sum(map(_won, one.answers)) not in race.winners:
             why = f"{sum(map(_won, one.answers))} winners"
-        elif explained(race, one, found, names):
+        elif explained(race, one, found):
             return None
         else:
             why = "no order explains it"
@@ -233,28 +256,35 @@ class Arena:
         return "\n".join([f"{one.prefix}: {why}", *shown, *(f"  {row}" for row in found)])
 
 
-def explained(race: Race, one: Round, found: list[Any], names: list[str]) -> bool:
+def explained(race: Race, one: Round, found: list[Any]) -> bool:
     """Whether some order of the calls gives these answers and leaves this to be read."""
     told = race.told(list(zip(one.moves, one.answers, strict=True)))
     by_luck = sorted(range(len(one.moves)), key=lambda place: not _won(one.answers[place]))
     for order in itertools.permutations(by_luck):
-        tokens = itertools.chain((lane.token for lane in one.lanes), itertools.repeat("unseen"))
-        oracle = Oracle(lambda: 0, tokens.__next__)
+        minted = itertools.chain(one.minted, itertools.repeat("unseen"))
+        oracle = Oracle(lambda: 0, minted.__next__)
         for ask in one.settings:
             ask.of(oracle)
         answers = {place: one.moves[place].of(oracle) for place in order}
         model = race.told([(one.moves[place], answers[place]) for place in sorted(answers)])
-        if model == told and readings(oracle, names) == found:
+        if model == told and readings(oracle, race, one.prefix) == found:
             return True
     return False
 
 
-def readings(store: Any, names: Sequence[str]) -> list[Any]:
-    """All there is to be read of the sessions, with every retained revision loaded."""
+def readings(store: Any, race: Race, prefix: str) -> list[Any]:
+    """All there is to be read of the sessions, with every retained revision loaded, and of the
+    processes."""
     found: list[Any] = []
-    for session in names:
+    for process in (f"{prefix}{name}" for name in race.processes):
+        asks = [
+            Ask(f"processes.{name}", {"process": process})
+            for name in ("get", "events", "lease", "grants_of", "wakes")
+        ]
+        found += [_plain(ask, ask.of(store)) for ask in asks]
+    for session in (f"{prefix}{name}" for name in race.sessions):
         asks = [Ask(name, {"session": session}) for name in ("get", "graph", "read", "rows")]
-        asks.append(Ask("totals", {"session": session}))
+        asks += [Ask(name, {"session": session}) for name in ("totals", "queue.list")]
         revisions = Ask("revisions", {"session": session})
         page = revisions.of(store)
         found.append(_plain(revisions, page))
@@ -279,8 +309,7 @@ def _won(answer: Any) -> bool:
 def _plain(ask: Ask, answer: Any) -> Any:
     """An answer without what may differ."""
     if isinstance(answer, HoldfastError):
-        words = {Invalid: {"reason"}, NotRetained: {"what"}, ComponentMissing: {"component"}}
-        mine = words.get(type(answer), set())
+        mine = WORDS.get(type(answer), set())
         fields = {k: v for k, v in answer.fields.items() if k not in mine}
         return type(answer).__name__, _bare(fields)
     if isinstance(answer, BaseException):
@@ -296,8 +325,10 @@ def _bare(value: Any) -> Any:
     """Plain data without times, tokens and names of states."""
     if isinstance(value, msgspec.Struct):
         fields = {key: getattr(value, key) for key in value.__struct_fields__}
-        if "state" in fields and not isinstance(fields["state"], dict):
-            del fields["state"]
+        for name in NAMED.get(type(value), ()):
+            del fields[name]
+        if isinstance(value, Event) and str(value.key).startswith("process."):
+            del fields["key"]
         return type(value).__name__, _bare(fields)
     if isinstance(value, dict):
         return {
