@@ -246,6 +246,37 @@ class GrantUnknown(Refused):
     process: str
 
 
+class SubscriptionUnknown(Refused):
+    """owner {owner!r} has no subscription {key!r}: register it first"""
+
+    code = "subscription-unknown"
+    owner: str | None
+    key: str
+
+
+class OccurrenceUnknown(Refused):
+    """occurrence {occurrence!r} does not exist: record it first"""
+
+    code = "occurrence-unknown"
+    occurrence: str
+
+
+class OccurrenceConflict(Refused):
+    """something else happened under the key {key!r}: a retry must repeat the occurrence, another
+    occurrence needs another key"""
+
+    code = "occurrence-conflict"
+    key: str
+
+
+class OperationConflict(Refused):
+    """operation {operation!r} was asked for something else: a retry must repeat the request,
+    another request needs another operation"""
+
+    code = "operation-conflict"
+    operation: str
+
+
 class NotRetained(Refused):
     """{what} of session {session!r} is not retained any more: choose a retained revision"""
 
@@ -394,6 +425,17 @@ class LeaseLost(Superseded):
 
     code = "lease-lost"
     process: str
+
+
+class SubscriptionMoved(Superseded):
+    """subscription {key!r} of owner {owner!r} is at revision {actual}, not {expected}: reload and
+    decide again"""
+
+    code = "subscription-moved"
+    owner: str | None
+    key: str
+    expected: int | None
+    actual: int
 
 
 # --- Unavailable: the same request may succeed later
