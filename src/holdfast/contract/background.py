@@ -200,7 +200,7 @@ class ProcessStore(Protocol):
 
 
 class TriggerStore(Protocol):
-    """Triggers: subscriptions, what happens at their sources, and the processes that it starts."""
+    """Subscriptions, what happens at their sources, and the processes that it starts."""
 
     async def register(
         self,
@@ -260,7 +260,7 @@ class TriggerStore(Protocol):
         ...
 
     async def record(self, occurrence: NewOccurrence) -> Recorded:
-        """Store what happened, and start nothing."""
+        """Keep what happened, and start nothing."""
         ...
 
     async def reserve(self, occurrence: str) -> tuple[TriggerDelivery, ...]:
@@ -279,7 +279,7 @@ class TriggerStore(Protocol):
         ...
 
     async def ingest(self, occurrence: NewOccurrence) -> Ingested:
-        """Store what happened, and start all it starts, at once or not at all. The same again
+        """Keep what happened, and start all it starts, at once or not at all. The same again
         starts nothing, and answers the same deliveries."""
         ...
 

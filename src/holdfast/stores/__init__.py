@@ -13,6 +13,7 @@ from holdfast.stores.lanes import Lanes
 from holdfast.stores.processes import Processes
 from holdfast.stores.queue import Queue
 from holdfast.stores.sessions import Sessions
+from holdfast.stores.triggers import Triggers
 from holdfast.stores.usage import UsageLedger
 from holdfast.stores.view import View
 
@@ -30,6 +31,7 @@ class Store:
         self.usage = UsageLedger(view)
         self.queue = Queue(view)
         self.processes = Processes(view)
+        self.triggers = Triggers(view)
 
     @property
     def tenant(self) -> str:
