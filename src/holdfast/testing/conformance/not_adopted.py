@@ -17,6 +17,11 @@ NOT_ADOPTED: dict[int, str] = {
     "last reference (15), so no collector can run at a wrong moment.",
     50: "There is no collector that walks manifests, so none that could meet a damaged one. Damage "
     "is a typed error where it is read (61).",
+    202: "A store has no tiers of durability to declare (2), and makes up no keys of sources: who "
+    "registers a rule and who tells of an occurrence name the source, and what is equal matches "
+    "(213).",
+    210: "A rule has no number that could be guessed. It is named by its owner and its key (217), "
+    "and its id is new for each of its incarnations (203, j06).",
 }
 """Law of the model: why it is not promised, and what holds instead."""
 
@@ -25,5 +30,6 @@ ELSEWHERE: dict[int, str] = {
     61: "tests/test_damage.py::test_damage_is_a_typed_error_and_never_absence",
     62: "tests/test_damage.py::test_a_damaged_counter_is_refused_and_nothing_changes",
     63: "tests/test_budgets.py::test_statements_do_not_grow_with_components",
+    209: "tests/test_trigger_damage.py::test_a_damaged_rule_is_told_and_holds_up_no_other",
 }
 """Law of the model: the test that shows it, because it needs to look behind the contract."""
