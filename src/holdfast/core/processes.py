@@ -277,7 +277,8 @@ def process_of(tenant: str, row: Sequence[Any]) -> Process:
     if reason:
         raise Corrupt(table="process", key=process, reason=reason)
     if end_type is not None:
-        parts = (end_type, end_key, bytes(end_payload), ends, bytes(output), end_wake)
+        woke = None if end_wake is None else bytes(end_wake)
+        parts = (end_type, end_key, bytes(end_payload), ends, bytes(output), woke)
         check_digest(tenant, process, parts, end_digest)
     if wait is not None:
         check_digest(tenant, process, (WAITING, None, bytes(wait), *NOTHING), wait_digest)

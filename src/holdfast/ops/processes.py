@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.contract.errors import ProcessPruned, ProcessUnknown, StoreBusy
+from holdfast.contract.errors import ProcessPruned, ProcessUnknown, Refused, StoreBusy
 from holdfast.contract.processes import (
     Appended,
     Change,
@@ -33,7 +33,7 @@ def _row(*row: Any) -> Row:
     return row
 
 
-REGISTER = Stmt("processes.register", int, processes.RegisterFacts)
+REGISTER = Stmt("processes.register", _row, processes.RegisterFacts)
 DECLARED: Stmt[Row, None] = Stmt("processes.declared", _row)
 GET: Stmt[Row, None] = Stmt("processes.get", _row)
 LISTS: dict[str, Stmt[Row, None]] = {
@@ -58,9 +58,12 @@ def register(plan: ProcessPlan) -> Op[Registered]:
     tenant = plan.params["tenant"]
     for _ in range(ASK_AGAIN):
         done = yield from guarded(REGISTER, processes.explain_register(plan), plan.params)
-        if done is not False and done is not None:
+        if isinstance(done, tuple):
+            created_at_ms, wake_gone = done
             identity = plan.declared.identity
-            made = processes.registered_process(plan.process, plan.kept, identity, done)
+            made = processes.registered_process(plan.process, plan.kept, identity, created_at_ms)
+            if wake_gone:
+                made = msgspec.structs.replace(made, wake=None)
             return Registered(created=True, process=made)
         found = yield from get(tenant, plan.process)
         if found is not None:
@@ -107,15 +110,21 @@ def declared(tenant: str, process: str) -> Op[Declared]:
 
 def append(tenant: str, process: str, known: dict[str, Declared], plan: Plan, work: str) -> Op[Row]:
     """Append an event. `known` remembers what processes have declared, which never changes: but a
-    registration may have been undone with the transaction of whoever made it, so what is remembered
-    is compared where the event is written."""
+    registration may have been undone with the transaction of whoever made it, and a process pruned.
+    So what is remembered is compared where the event is written, and refuses nothing by itself."""
     for _ in range(ASK_AGAIN):
-        found = known.get(process)
+        found = remembered = known.get(process)
         if found is None:
             if len(known) >= REMEMBERED:
                 known.clear()
             found = known[process] = yield from declared(tenant, process)
-        event = plan(found)
+        try:
+            event = plan(found)
+        except Refused:
+            if remembered is None:
+                raise
+            known.pop(process, None)
+            continue
         params = {**event.params(tenant, work, found.parent), "identity": found.identity}
         answer = yield Step(APPEND, params)
         if not answer.refused:

@@ -65,7 +65,7 @@ WANTED = frozenset(
     diff: answer | diff: session-unknown
     commit: settled
     queue.enqueue: enqueued True | queue.enqueue: enqueued False | queue.enqueue: session-unknown
-    queue.enqueue: session-deleted
+    queue.enqueue: session-deleted | queue.enqueue: invalid
     queue.claim: taken | queue.claim: redelivered | queue.claim: empty | queue.claim: claimed
     queue.claim: not-yet-available | queue.claim: command-at-head | queue.claim: turn-at-head
     queue.claim: boundary | queue.claim: not-at-head | queue.claim: zero-limit

@@ -22,7 +22,7 @@ from holdfast.contract.errors import (
     NotRetained,
     PayloadRejected,
 )
-from holdfast.contract.processes import Changes, Due, Event, Process, PrunedProcesses
+from holdfast.contract.processes import Changes, Due, Process, PrunedProcesses
 from holdfast.contract.queue import ClaimedNext
 from holdfast.contract.records import Head, History, Page, Revision
 from holdfast.contract.triggers import Occurrence, PrunedOccurrences, TriggerDelivery
@@ -122,8 +122,6 @@ class Comparison:
                     # Why a delivery was rejected is for people.
                     if (one is None) != (two is None):
                         raise Differs(f"{inner}: {one!r}, not {two!r}")
-                elif key == "key" and isinstance(model, Event):
-                    _same_key(one, two, inner)
                 elif key == "before":
                     _same_cursor(cast(History, model), cast(History, real))
                 elif key == "next":
@@ -204,15 +202,6 @@ def _sorted_totals(totals: Sequence[Any], args: dict[str, Any]) -> dict[str, Any
         for name in AMOUNTS:
             sums[name] += getattr(used, name)
     return found
-
-
-def _same_key(model: str | None, real: str | None, where: str) -> None:
-    """The keys of events that a store appends by itself are its own."""
-    if model is None or not model.startswith("process."):
-        if model != real:
-            raise Differs(f"{where}: {model!r}, not {real!r}")
-    elif real is not None and not real.startswith("process."):
-        raise Differs(f"{where}: {real!r} is not a key of the store's own")
 
 
 def _require_order(page: Page[Due]) -> None:

@@ -81,16 +81,14 @@ class OracleLeases:
         self._changes += 1
         found.changed = self._changes
 
-    def _log(
-        self, found: StoredProcess, type: str, payload: bytes, *, key: str | None = None
-    ) -> Event:
+    def _log(self, found: StoredProcess, type: str, payload: bytes) -> Event:
         """Append an event that is not one of those a type makes something of."""
         event = Event(
             process=found.id,
             sequence=len(found.log) + 1,
             type=type,
             payload=payload,
-            key=key,
+            key=None,
             at_ms=self._now(),
         )
         found.log.append(event)

@@ -80,6 +80,8 @@ class OracleProcesses(OracleLeases):
         require_events(process.events)
         for field, scope in (("origin", process.origin), ("wake", process.wake)):
             require_scope(field, scope)
+        if process.parent == name:
+            raise Invalid(field="parent", reason="itself")
         for place, grant in enumerate(process.grants):
             if grant.scope in [other.scope for other in process.grants[:place]]:
                 raise Invalid(field=f"grants[{place}].scope", reason="twice")
@@ -218,15 +220,14 @@ class OracleProcesses(OracleLeases):
 
     def _tell_parent(self, found: StoredProcess, event: Event) -> None:
         parent = self._processes.get(found.new.parent or "")
-        key = f"process.child-ended:{found.id}"
-        if parent is None or parent.pruned or parent.keyed(key) is not None:
+        if parent is None or parent.pruned:
             return
         told = {
             "process": found.id,
             "state": event.ends,
             "output": None if event.output is None else msgspec.Raw(event.output),
         }
-        self._log(parent, "process.child-ended", encoded(told), key=key)
+        self._log(parent, "process.child-ended", encoded(told))
 
     def _replayed(self, found: StoredProcess, event: Event) -> Appended:
         return Appended(
@@ -249,8 +250,7 @@ class OracleProcesses(OracleLeases):
                 return self._replayed(found, old)
         if found.ended:
             raise _ended(found)
-        key = f"process.cancel-requested:{reason}"
-        event = self._log(found, "process.cancel-requested", payload, key=key)
+        event = self._log(found, "process.cancel-requested", payload)
         return msgspec.structs.replace(self._replayed(found, event), replayed=False)
 
     # --- the end of it
@@ -276,8 +276,7 @@ class OracleProcesses(OracleLeases):
             raise _ended(found)
         self._require_lease(found, lease)
         by = self._authority(found, lease, authority)
-        made = msgspec.structs.replace(made, key="process.end", authority=by)
-        self._stored(found, made, None)
+        self._stored(found, msgspec.structs.replace(made, authority=by), None)
         return self._record(found)
 
     def abandon(self, process: str, *, reason: str, authority: Authority | None = None) -> Process:
@@ -300,7 +299,7 @@ class OracleProcesses(OracleLeases):
             sequence=len(found.log) + 1,
             type="process.abandoned",
             payload=payload,
-            key="process.abandoned",
+            key=None,
             at_ms=self._now(),
             ends="abandoned",
             output=b"null",
@@ -344,7 +343,7 @@ class OracleProcesses(OracleLeases):
         if said is not None and said.payload != payload:
             raise EventConflict(process=process, key="process.external")
         if said is None:
-            self._log(found, "process.external", payload, key="process.external")
+            self._log(found, "process.external", payload)
         return self._record(found)
 
     # --- reading

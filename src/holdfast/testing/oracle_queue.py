@@ -114,6 +114,8 @@ class OracleQueue:
 
     def enqueue(self, work: NewWork, *, wake: WakeOrigin | None = None) -> Enqueued:
         name = self._lanes._new_id()
+        if wake is None and (work.key or "").startswith("process:"):
+            raise Invalid(field="key", reason="of wakes")
         found = self._lanes._live(work.session)
         now = self._now()
         for old in list(found.work) if work.key is not None else ():

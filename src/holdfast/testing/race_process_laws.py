@@ -1,4 +1,5 @@
-"""The laws of the races of processes: what meets at one log, one lease, one grant or one wake.
+"""The laws of the races of processes: different calls that meet at one log, one lease, one grant or
+one wake.
 
 As with the other races, four callers ask at the same moment, and some order of their calls has to
 explain what they were told and what is left. The processes are named by the round; `wake` of each
@@ -11,7 +12,6 @@ from typing import Any
 
 from holdfast.contract.processes import (
     EventType,
-    ExternalRef,
     NewEvent,
     NewGrant,
     NewProcess,
@@ -44,8 +44,16 @@ def to(name: str, process: str, **how: Any) -> Ask:
     return Ask(f"processes.{name}", {"process": process, **how})
 
 
-def append(process: str, type: str, payload: Any = None, key: str | None = None, **how: Any) -> Ask:
-    return to("append", process, event=NewEvent(type=type, payload=payload, key=key), **how)
+def append(
+    process: str,
+    type: str,
+    payload: Any = None,
+    key: str | None = None,
+    wake: Scope | None = None,
+    **how: Any,
+) -> Ask:
+    event = NewEvent(type=type, payload=payload, key=key, wake=wake)
+    return to("append", process, event=event, **how)
 
 
 def plain(s: str) -> list[Ask]:
@@ -79,32 +87,8 @@ def granted(s: str) -> list[Ask]:
     return [create(f"{s}-s"), create(f"{s}-t"), register(f"{s}-p", f"{s}-s", grants=grants)]
 
 
-def _same_registration(s: str, held: list[Any]) -> list[Ask]:
-    return [register(f"{s}-p", f"{s}-s")] * 4
-
-
-def _other_registrations(s: str, held: list[Any]) -> list[Ask]:
-    return [register(f"{s}-p", kind=f"kind {number}") for number in range(4)]
-
-
 def _appends(s: str, held: list[Any]) -> list[Ask]:
     return [append(f"{s}-p", "tell" if n % 2 else "note", n) for n in range(4)]
-
-
-def _same_key(s: str, held: list[Any]) -> list[Ask]:
-    return [append(f"{s}-p", "tell", "once", "k")] * 4
-
-
-def _one_key(s: str, held: list[Any]) -> list[Ask]:
-    return [append(f"{s}-p", "tell", number, "k") for number in range(4)]
-
-
-def _claims(s: str, held: list[Any]) -> list[Ask]:
-    return [to("claim", f"{s}-p", owner=f"o{n}", ttl_ms=HOUR_MS) for n in range(4)]
-
-
-def _own_claims(s: str, held: list[Any]) -> list[Ask]:
-    return [to("claim", f"{s}-p", owner="ada", ttl_ms=HOUR_MS)] * 4
 
 
 def _ends(s: str, held: list[Any]) -> list[Ask]:
@@ -205,109 +189,63 @@ def _share_and_delete(s: str, held: list[Any]) -> list[Ask]:
     ]
 
 
-def _externals(s: str, held: list[Any]) -> list[Ask]:
-    return [
-        to("set_external", f"{s}-p", ref=ExternalRef(backend="b", id=str(n // 2))) for n in range(4)
-    ]
-
-
 ONE = ("-p",)
 
 PROCESS_RACES = (
     Race(
-        "process-register-same",
-        "the same registration at the same moment makes one process",
-        lambda s: [create(f"{s}-s")], _same_registration, winners=(1,), processes=ONE,
-    ),
-    Race(
-        "process-register-other",
-        "of registrations that differ one is there, and the others conflict with it",
-        lambda s: [], _other_registrations, winners=(1,), processes=ONE,
-    ),
-    Race(
         "process-append",
-        "every event has a place of its own, and every wake is work",
+        "Every event has a place of its own, and every wake is work.",
         plain, _appends, ("-s",), winners=(4,), processes=ONE,
     ),
     Race(
-        "process-append-same-key",
-        "one event and one wake for one key",
-        plain, _same_key, ("-s",), winners=(1,), processes=ONE,
-    ),
-    Race(
-        "process-append-one-key",
-        "of events that differ one has the key",
-        plain, _one_key, ("-s",), winners=(1,), processes=ONE,
-    ),
-    Race(
-        "process-claim",
-        "one of four owners runs it, and it is started once",
-        plain, _claims, winners=(1,), processes=ONE,
-    ),
-    Race(
-        "process-claim-lapsed",
-        "one of four owners takes over, and is told from whom",
-        lapsed, _claims, winners=(1,), processes=ONE,
-    ),
-    Race(
-        "process-claim-own",
-        "the same owner always gets it, each time with another generation",
-        held, _own_claims, winners=(4,), processes=ONE,
-    ),
-    Race(
-        "process-claim-lost",
-        "what was bound to an owner who went away is run by nobody, and ends once",
+        "process-lost",
+        "What was bound to an owner who went away is run by nobody, and ends once.",
         lost, _abandons, processes=ONE,
     ),
     Race(
         "process-end",
-        "it ends once",
+        "It ends once.",
         held, _ends, ("-s",), winners=(1,), processes=ONE,
     ),
     Race(
         "process-end-and-others",
-        "what comes after the end has no lease",
+        "What comes after the end has no lease.",
         held, _end_and_others, ("-s",), processes=ONE,
     ),
     Race(
         "process-suspend",
-        "a signal is never missed by who waits for it",
+        "A signal is never missed by who waits for it.",
         held, _suspend_and_others, ("-s",), processes=ONE,
     ),
     Race(
         "process-take-over",
-        "a lapsed lease ends nothing",
+        "A lapsed lease ends nothing.",
         lapsed, _take_over, ("-s",), processes=ONE,
     ),
     Race(
         "process-children",
-        "a parent is told of each child, also after its own end",
+        "A parent is told of each child, also after its own end.",
         family, _children_end, ("-s",), processes=("-p", "-c", "-d"),
     ),
     Race(
         "process-wake-and-delete",
-        "what wakes a session that is deleted is kept, and makes no work",
+        "What wakes a session that is deleted is kept, and makes no work.",
         plain, _wake_and_delete, ("-s",), processes=ONE,
     ),
     Race(
         "process-wake-and-claim",
-        "work of a wake is claimed once, and whole",
+        "Work of a wake is claimed once, and whole.",
         plain, _wake_and_claim, ("-s",), processes=ONE,
     ),
     Race(
         "process-transfer",
-        "a grant is never doubled, and never lost on its way",
+        "A grant is never doubled, and never lost on its way.",
         granted, _transfers, processes=ONE,
     ),
     Race(
         "process-share-and-delete",
-        "a delete takes the grants that are there, and none that were moved away",
+        "A delete takes the grants that are there, and none that were moved away.",
         granted, _share_and_delete, ("-s", "-t"), processes=ONE,
-    ),
-    Race(
-        "process-external",
-        "where it runs is said once",
-        plain, _externals, processes=ONE,
     ),
 )  # fmt: skip
 """The races of processes, each with its law."""

@@ -327,8 +327,6 @@ def _bare(value: Any) -> Any:
         fields = {key: getattr(value, key) for key in value.__struct_fields__}
         for name in NAMED.get(type(value), ()):
             del fields[name]
-        if isinstance(value, Event) and str(value.key).startswith("process."):
-            del fields["key"]
         return type(value).__name__, _bare(fields)
     if isinstance(value, dict):
         return {

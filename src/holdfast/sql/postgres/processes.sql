@@ -2,7 +2,7 @@
 -- Registers a process with its first grants, unless its id is there already.
 -- mode: write
 -- children: grants(session, frame, kind, label)
--- returns: created_at_ms
+-- returns: created_at_ms, wake_gone
 -- explains: known, pruned, identity, deleted
 -- Differs by necessity: the sessions of the grants are locked against deletion first.
 -- step: guard
@@ -27,7 +27,8 @@ WITH granting AS MATERIALIZED (
   FROM made m CROSS JOIN unnest(:grants.session::text[], :grants.frame::text[],
     :grants.kind::text[], :grants.label::text[]) AS x(session, frame, kind, label)
 )
-SELECT created_at_ms FROM made
+SELECT created_at_ms, EXISTS (SELECT FROM {schema}.session s WHERE s.tenant = :tenant
+  AND s.session = :wake_session AND s.deleted_at_ms IS NOT NULL) AS wake_gone FROM made
 -- step: refused
 SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned, p.identity,
   (SELECT s.session FROM {schema}.session s WHERE s.tenant = :tenant
@@ -140,8 +141,8 @@ ORDER BY p.process LIMIT :limit
 -- step: guard
 SELECT a.* FROM {schema}.append_event_v1(:tenant, :process, :identity, :type, :key, :payload,
   :means, :ends, :output, :wake, :digest, :authority, :lease_owner, :lease_token,
-  :lease_generation, :wait_type, :wait_after, :wait_until_ms, :target, :target_frame, :work, :items,
-  :work_digest, :parent, :told, :told_key, :told_digest) a
+  :lease_generation, :wait_type, :wait_after, :wait_until_ms, :target, :target_frame, :named,
+  :work, :items, :work_digest, :parent, :told, :told_key, :told_digest) a
 -- step: refused
 SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned,
   coalesce(p.identity = :identity, false) AS identity_ok,
@@ -407,6 +408,10 @@ ORDER BY session FOR KEY SHARE
 SELECT FROM {schema}.process
 WHERE tenant = :tenant AND process = ANY (:processes.process::text[])
 ORDER BY process FOR NO KEY UPDATE
+-- step: plain
+SELECT FROM {schema}.process_grant WHERE tenant = :tenant AND session = :session
+  AND frame = :frame AND process = ANY (:processes.process::text[])
+ORDER BY process FOR UPDATE -- guard: grant-lock
 -- step: guard
 SELECT count(*) AS moved FROM {schema}.process_grant g
 WHERE g.tenant = :tenant AND g.session = :session AND g.frame = :frame
