@@ -494,6 +494,10 @@ def _require_rule(new: NewSubscription) -> None:
         require_events(new.process.events)
     except Invalid as wrong:
         raise Invalid(field=f"process.{wrong.field}", reason=wrong.reason) from None
+    scopes = [grant.scope for grant in new.process.grants]
+    for place, scope in enumerate(scopes):
+        if scope in scopes[:place]:
+            raise Invalid(field=f"process.grants[{place}].scope", reason="twice")
 
 
 def _kept(new: NewSubscription) -> NewSubscription:
