@@ -176,13 +176,11 @@ def feed(ring: Ring, p: str) -> None:
         ring.begin(f"{p}-{n}")
     known: list[dict[str, int]] = [{}, {}]
     cursors: list[str | None] = [None, None]
-    start = ring.processes.changes(limit=1000)
-    while start.more:
-        start = ring.processes.changes(after=start.next, limit=1000)
+    start = ring.caught_up()
 
     def read(store: Any, place: int, pages: int) -> None:
         for _ in range(pages):
-            page = store.processes.changes(after=cursors[place] or start.next, limit=2)
+            page = store.processes.changes(after=cursors[place] or start, limit=2)
             cursors[place] = page.next
             for change in page.items:
                 assert change.record.sequence >= known[place].get(change.process, 0)

@@ -49,6 +49,7 @@ class Ring:
         self._stores = stores
         self._pool = pool
         self._chance = random.Random(7)
+        self._cursor: str | None = None
 
     @property
     def processes(self) -> Any:
@@ -97,6 +98,14 @@ class Ring:
     def types(self, process: str) -> list[str]:
         """The types of the events of a process, in order."""
         return [event.type for event in self.log(process)]
+
+    def caught_up(self) -> str:
+        """Where the feed of changes ends."""
+        while True:
+            page = self.processes.changes(after=self._cursor, limit=1000)
+            self._cursor = page.next
+            if not page.more:
+                return str(page.next)
 
     def stop(self, process: str) -> None:
         """End a process as an operator does, so that it is due no more."""

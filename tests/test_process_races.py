@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast.contract.errors import LeaseLost
-from holdfast.contract.processes import EventType, NewEvent, NewProcess
+from holdfast.contract.processes import EventType, NewEvent, NewGrant, NewProcess, Scope
 from holdfast.testing.postgres_server import PostgresServer
 from tests.process_race_laws import MERGED, RACES, Race
 from tests.process_rings import Ring, ring
@@ -136,3 +136,67 @@ async def test_who_waited_is_judged_by_the_time_after(postgres_races: str, verb:
             await waiting
     await rival.close()
     await store.close()
+
+
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+LOCK = "SELECT FROM holdfast.process WHERE tenant = $1 AND process = $2 FOR UPDATE"
+
+
+@pytest.mark.parametrize("verb", ["end", "transfer"])
+async def test_processes_are_locked_in_one_order(postgres_races: str, verb: str) -> None:
+    """Who locks two processes takes them in the order of their ids, whatever order the call has:
+    while the first is locked by somebody else, nobody holds the second and waits."""
+    tenant = fresh_tenant()
+    store = await holdfast.open(postgres_races, tenant=tenant, allow_unsafe=True)
+    source, target = Scope(session="s"), Scope(session="t")
+    for process, parent in (("a", "b"), ("b", "a")):
+        new = NewProcess(process=process, parent=parent, grants=[NewGrant(scope=source)])
+        await store.processes.register(new)
+    calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        "end": lambda: store.processes.end("b", authority="operator"),
+        "transfer": lambda: store.processes.transfer(source, target, ["b", "a"]),
+    }
+    rival, watch = [await asyncpg.connect(postgres_races) for _ in range(2)]
+    async with rival.transaction():
+        await rival.execute(LOCK, tenant, "a")
+        waiting = asyncio.create_task(calls[verb]())
+        while not waiting.done() and not await watch.fetchval(WAITING):
+            await asyncio.sleep(0.01)
+        assert not waiting.done()
+        await rival.execute(f"{LOCK} NOWAIT", tenant, "b")
+    await waiting
+    for connection in (rival, watch):
+        await connection.close()
+    await store.close()
+
+
+async def test_readers_give_different_places(postgres_races: str) -> None:
+    """Readers of the feed who give places at the same time, while others write, never give one
+    place twice: a cursor never stands on two changes."""
+    tenant = fresh_tenant()
+    stores = [
+        await holdfast.open(postgres_races, tenant=tenant, allow_unsafe=True) for _ in range(3)
+    ]
+    rival = await asyncpg.connect(postgres_races)
+    for number in range(200):
+        await stores[0].processes.register(NewProcess(process=f"p{number}"))
+
+    async def follow(store: holdfast.Store, name: str) -> None:
+        for part in range(3):
+            await store.processes.register(NewProcess(process=f"{name}-{part}"))
+            await store.processes.changes(limit=1)
+
+    for number in range(max(20, ROUNDS // 6)):
+        await rival.execute("UPDATE holdfast.process SET change = NULL WHERE tenant = $1", tenant)
+        await asyncio.gather(
+            *(follow(store, f"n{number}-{place}") for place, store in enumerate(stores))
+        )
+        places = await rival.fetch(
+            "SELECT change FROM holdfast.process WHERE tenant = $1 AND change IS NOT NULL"
+            " GROUP BY change HAVING count(*) > 1",
+            tenant,
+        )
+        assert places == []
+    await rival.close()
+    for store in stores:
+        await store.close()

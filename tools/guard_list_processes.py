@@ -38,7 +38,9 @@ def _post(name: str, without: str, inside: str, old: str, new: str, *laws: str) 
 
 
 def _raced(name: str, without: str, inside: str, old: str, new: str, *races: str) -> Guard:
-    tests = tuple(f"tests/test_process_races.py::test_race_on_postgres[{race}]" for race in races)
+    """A guard that a race should notice, or a test beside the races."""
+    names = (f"test_race_on_postgres[{race}]" if "test_" not in race else race for race in races)
+    tests = tuple(f"tests/test_process_races.py::{test}" for test in names)
     return Guard(f"process-{name}", "PostgreSQL", without, _path(inside), inside, old, new, tests)
 
 
@@ -157,14 +159,14 @@ PROCESS_GUARDS = (
           "SET last_event = v_seq, updated_at_ms = v_now,", "feed 193"),
     _post("lost-wake", LOST, FUNCTION, "AND e.seq > p_wait_after) THEN v_now",
           "AND false) THEN v_now", "leases x54"),
-    _post("claim", BUSY, CLAIM, "THEN h.lease_owner = :owner -- guard: busy", "THEN true",
+    _post("claim", BUSY, CLAIM, "THEN t.lease_owner = :owner -- guard: busy", "THEN true",
           "leases 194"),
     _post("claim-bound", BOUND, CLAIM,
-          "ELSE h.recovery <> 'owner-bound' OR h.started_at_ms IS NULL END -- guard: recovery",
+          "ELSE t.recovery <> 'owner-bound' OR t.started_at_ms IS NULL END -- guard: recovery",
           "ELSE true END", "leases 201"),
-    _post("claim-external", OUTSIDE, CLAIM, "AND h.recovery <> 'external'\n", "\n", "leases 201"),
-    _post("claim-ended", OVER, CLAIM, "AND h.state = 'running' AND", "AND", "leases 200"),
-    _post("renew-expiry", RENEWED, RENEW, "AND h.lease_expires_at_ms > c.now", "", "leases 197"),
+    _post("claim-external", OUTSIDE, CLAIM, "AND t.recovery <> 'external'\n", "\n", "leases 201"),
+    _post("claim-ended", OVER, CLAIM, "AND t.state = 'running' AND", "AND", "leases 200"),
+    _post("renew-expiry", RENEWED, RENEW, "AND t.lease_expires_at_ms > t.now", "", "leases 197"),
     _post("release-token", STALE, RELEASE, "AND p.lease_token = :lease_token\n", "\n",
           "leases 199"),
     _post("transfer-source", SOURCE, TRANSFER,
@@ -179,7 +181,8 @@ PROCESS_GUARDS = (
            "    ORDER BY p.process FOR NO KEY UPDATE;", "    ORDER BY p.process;", "children"),
     _raced("parent-lock-order", "a process and its parent are locked in the order of the call",
            FUNCTION, "ORDER BY p.process FOR NO KEY UPDATE;",
-           "ORDER BY p.process <> p_process FOR NO KEY UPDATE;", "circle"),
+           "ORDER BY p.process <> p_process FOR NO KEY UPDATE;",
+           "test_processes_are_locked_in_one_order[end]"),
     _raced("target-lock", "a session is deleted between an event and its wake", FUNCTION,
            "AND s.session = p_target\n    FOR NO KEY UPDATE;", "AND s.session = p_target;",
            "wake_delete"),
@@ -188,7 +191,8 @@ PROCESS_GUARDS = (
            "WHERE p.tenant = :tenant AND p.process = :process", "claim_claim", "claim_end"),
     _raced("renew-lock", "a lease is renewed that somebody has taken over", RENEW,
            "AND p.lease_generation = :lease_generation FOR NO KEY UPDATE -- guard: lease",
-           "AND p.lease_generation = :lease_generation", "renew_claim", "abandon_renew"),
+           "AND p.lease_generation = :lease_generation",
+           "test_who_waited_is_judged_by_the_time_after[renew]"),
     _raced("grant-session-lock", "a deleted session is granted a process", GRANT,
            "AND s.session = :session FOR KEY SHARE", "AND s.session = :session", "grant_delete"),
     _raced("grant-lock", "a pruned process is granted", GRANT,
@@ -202,12 +206,13 @@ PROCESS_GUARDS = (
            "transfer_transfer"),
     _raced("transfer-lock-order", "two transfers lock the same processes in their own orders",
            TRANSFER, "ORDER BY process FOR NO KEY UPDATE",
-           "ORDER BY md5(process || :to_session) FOR NO KEY UPDATE", "transfer_orders"),
+           "ORDER BY process DESC FOR NO KEY UPDATE",
+           "test_processes_are_locked_in_one_order[transfer]"),
     _raced("prune-lock", "an event is left behind by a prune", "-- name: processes.prune",
            "LIMIT :limit FOR UPDATE SKIP LOCKED) x", "LIMIT :limit) x", "prune_append"),
     _raced("clock-lock", "two readers of the feed give the same places", PLACES,
            "WHERE c.tenant = p_tenant FOR UPDATE; -- guard: clock", "WHERE c.tenant = p_tenant;",
-           "feed"),
+           "test_readers_give_different_places"),
     Guard(
         "process-delete-lock", "PostgreSQL", "a delete does not see that another one leaves nobody",
         f"{POSTGRES}/sessions.sql", "-- name: sessions.delete",

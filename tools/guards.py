@@ -21,15 +21,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
-from tools.guard_list import GUARDS as SESSION_GUARDS
+from tools import guard_list
 from tools.guard_list import Guard
+from tools.guard_list_frozen import FROZEN_GUARDS
 from tools.guard_list_processes import PROCESS_GUARDS
+from tools.guard_list_queue import QUEUE_GUARDS
 
+GUARDS = (*guard_list.GUARDS, *QUEUE_GUARDS, *PROCESS_GUARDS, *FROZEN_GUARDS)
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "tests" / "guards.md"
 COPIED = ("src", "tests", "tools")
 SINGLE = ("conftest.py", "pyproject.toml", "Makefile", "README.md")
-GUARDS = (*SESSION_GUARDS, *PROCESS_GUARDS)
 ROUNDS = "60"
 WORKERS = 2
 QUIETLY = ("-x", "-q", "--tb=no", "-p", "no:randomly", "-p", "no:cacheprovider")

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from holdfast.contract.errors import Corrupt, EventUndeclared, Invalid, PayloadRejected
+from holdfast.contract.errors import Corrupt, EventUndeclared, Invalid, PayloadRejected, TooLarge
 from holdfast.contract.limits import Limits
 from holdfast.contract.processes import (
     Appended,
@@ -179,7 +179,7 @@ def plan_event(
     if event.wake is not None:
         check_scope("event.wake", event.wake)
         target = event.wake
-    plan = _judged(process, kind, key, payload, target)
+    plan = _judged(process, kind, key, payload, target, limits)
     return _authorised(replace(plan, named=event.wake is not None), lease, authority)
 
 
@@ -201,7 +201,7 @@ def plan_end(
     kind = declared.get(type) or EventType(name=type, ends=ENDS[type])
     payload = encode("output", output, limits.payload_bytes)
     _decoded("output", type, payload)
-    return _authorised(_judged(process, kind, END_KEY, payload, target), lease, authority)
+    return _authorised(_judged(process, kind, END_KEY, payload, target, limits), lease, authority)
 
 
 def plan_abandon(process: str, reason: str, authority: object, limits: Limits) -> EventPlan:
@@ -330,7 +330,12 @@ def _decoded(field: str, type: str, payload: bytes) -> Any:
 
 
 def _judged(
-    process: str, kind: EventType, key: str | None, payload: bytes, target: Scope | None
+    process: str,
+    kind: EventType,
+    key: str | None,
+    payload: bytes,
+    target: Scope | None,
+    limits: Limits,
 ) -> EventPlan:
     """What a declared type makes of a payload: its end, its output, its wake."""
     ends = kind.ends
@@ -350,6 +355,11 @@ def _judged(
             raise PayloadRejected(
                 field=field, type=kind.name, reason=f"{nothing.at!r} points at nothing"
             ) from None
+        # A template may make more of a payload than there is in it.
+        made = {"output": len(output or b""), "wake": len((wake or "").encode())}
+        for name, size in made.items():
+            if size > limits.payload_bytes:
+                raise TooLarge(field=name, actual=size, limit=limits.payload_bytes)
     return EventPlan(
         process=process,
         type=kind.name,

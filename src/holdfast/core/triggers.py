@@ -39,7 +39,7 @@ from holdfast.contract.triggers import (
 )
 from holdfast.core.events import check_scope
 from holdfast.core.payloads import check_id, check_int, check_text, encode
-from holdfast.core.processes import check_selector, plan_register
+from holdfast.core.registrations import check_selector, plan_register
 from holdfast.core.schemas import check_schema, offence
 from holdfast.core.selectors import PointsAtNothing, select
 

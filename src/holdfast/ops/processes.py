@@ -20,7 +20,8 @@ from holdfast.contract.processes import (
 from holdfast.contract.records import Page
 from holdfast.core import events, processes
 from holdfast.core.events import EventPlan
-from holdfast.core.processes import Declared, ProcessPlan
+from holdfast.core.processes import Declared
+from holdfast.core.registrations import ProcessPlan, RegisterFacts, explain_register
 from holdfast.ops.op import ASK_AGAIN, Op, Step, Stmt, call, guarded, one
 
 Row = tuple[Any, ...]
@@ -33,7 +34,7 @@ def _row(*row: Any) -> Row:
     return row
 
 
-REGISTER = Stmt("processes.register", _row, processes.RegisterFacts)
+REGISTER = Stmt("processes.register", _row, RegisterFacts)
 DECLARED: Stmt[Row, None] = Stmt("processes.declared", _row)
 GET: Stmt[Row, None] = Stmt("processes.get", _row)
 LISTS: dict[str, Stmt[Row, None]] = {
@@ -57,12 +58,12 @@ def register(plan: ProcessPlan) -> Op[Registered]:
     """Register a process; one that is there already is answered as it is now."""
     tenant = plan.params["tenant"]
     for _ in range(ASK_AGAIN):
-        done = yield from guarded(REGISTER, processes.explain_register(plan), plan.params)
-        if isinstance(done, tuple):
-            created_at_ms, wake_gone = done
-            identity = plan.declared.identity
-            made = processes.registered_process(plan.process, plan.kept, identity, created_at_ms)
-            if wake_gone:
+        done = yield from guarded(REGISTER, explain_register(plan), plan.params)
+        if not isinstance(done, bool):
+            made = processes.registered_process(
+                plan.process, plan.kept, plan.declared.identity, done[0]
+            )
+            if done[1]:
                 made = msgspec.structs.replace(made, wake=None)
             return Registered(created=True, process=made)
         found = yield from get(tenant, plan.process)

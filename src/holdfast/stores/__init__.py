@@ -16,6 +16,7 @@ from holdfast.stores.sessions import Sessions
 from holdfast.stores.triggers import Triggers
 from holdfast.stores.usage import UsageLedger
 from holdfast.stores.view import View
+from holdfast.stores.waits import Waits
 
 __all__ = ["Store", "View"]
 
@@ -32,6 +33,7 @@ class Store:
         self.queue = Queue(view)
         self.processes = Processes(view)
         self.triggers = Triggers(view)
+        self.waits = Waits(view)
 
     @property
     def tenant(self) -> str:

@@ -27,8 +27,9 @@ WITH granting AS MATERIALIZED (
   FROM made m CROSS JOIN unnest(:grants.session::text[], :grants.frame::text[],
     :grants.kind::text[], :grants.label::text[]) AS x(session, frame, kind, label)
 )
-SELECT created_at_ms, EXISTS (SELECT FROM {schema}.session s WHERE s.tenant = :tenant
-  AND s.session = :wake_session AND s.deleted_at_ms IS NOT NULL) AS wake_gone FROM made
+SELECT m.created_at_ms, EXISTS (SELECT FROM {schema}.session w WHERE w.tenant = :tenant
+  AND w.session = :wake_session AND w.deleted_at_ms IS NOT NULL) AS wake_gone
+FROM made m
 -- step: refused
 SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned, p.identity,
   (SELECT s.session FROM {schema}.session s WHERE s.tenant = :tenant
@@ -136,7 +137,7 @@ ORDER BY p.process LIMIT :limit
 -- returns: appended
 -- returns: process, seq, type, ordinal, key, payload, ends, output, wake, digest, authority
 -- returns: wake_session, wake_frame, work, at_ms, acked_at_ms
--- explains: known, pruned, identity_ok, clash, state, recovery, lease_ok, lost, last_event
+-- explains: known, pruned, identity_ok, same, clash, state, recovery, lease_ok, lost, last_event
 -- explains: parent_last
 -- step: guard
 SELECT a.* FROM {schema}.append_event_v1(:tenant, :process, :identity, :type, :key, :payload,
@@ -146,6 +147,7 @@ SELECT a.* FROM {schema}.append_event_v1(:tenant, :process, :identity, :type, :k
 -- step: refused
 SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned,
   coalesce(p.identity = :identity, false) AS identity_ok,
+  coalesce(o.type = :type AND o.payload = :payload, false) AS same,
   coalesce(o.type <> :type OR o.payload <> :payload, false) AS clash, p.state, p.recovery,
   coalesce(p.lease_owner = :lease_owner AND p.lease_token = :lease_token
     AND p.lease_generation = :lease_generation AND p.lease_expires_at_ms > c.now, false)

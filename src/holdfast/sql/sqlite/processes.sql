@@ -5,8 +5,8 @@
 -- returns: created_at_ms, wake_gone
 -- explains: known, pruned, identity, deleted
 -- step: guard
-SELECT :now AS created_at_ms, EXISTS (SELECT 1 FROM session s WHERE s.tenant = :tenant
-  AND s.session = :wake_session AND s.deleted_at_ms IS NOT NULL) AS wake_gone
+SELECT :now AS created_at_ms, EXISTS (SELECT 1 FROM session w WHERE w.tenant = :tenant
+  AND w.session = :wake_session AND w.deleted_at_ms IS NOT NULL) AS wake_gone
 WHERE NOT EXISTS (SELECT 1 FROM process p WHERE p.tenant = :tenant AND p.process = :process)
   AND NOT EXISTS (SELECT 1 FROM json_each(:grants.session) x CROSS JOIN session s
     ON s.tenant = :tenant AND s.session = x.value WHERE s.deleted_at_ms IS NOT NULL)
@@ -124,7 +124,7 @@ ORDER BY p.process LIMIT :limit
 -- returns: appended
 -- returns: process, seq, type, ordinal, key, payload, ends, output, wake, digest, authority
 -- returns: wake_session, wake_frame, work, at_ms, acked_at_ms
--- explains: known, pruned, identity_ok, clash, state, recovery, lease_ok, lost, last_event
+-- explains: known, pruned, identity_ok, same, clash, state, recovery, lease_ok, lost, last_event
 -- explains: parent_last
 -- Differs by necessity: a script instead of a function, with the same parts in the same order.
 -- step: guard
@@ -234,6 +234,7 @@ FROM (SELECT 1) LEFT JOIN process_event e
 -- step: refused
 SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned,
   coalesce(p.identity = :identity, 0) AS identity_ok,
+  coalesce(o.type = :type AND o.payload = :payload, 0) AS same,
   coalesce(o.type <> :type OR o.payload <> :payload, 0) AS clash, p.state, p.recovery,
   coalesce(p.lease_owner = :lease_owner AND p.lease_token = :lease_token
     AND p.lease_generation = :lease_generation AND p.lease_expires_at_ms > :now, 0) AS lease_ok,

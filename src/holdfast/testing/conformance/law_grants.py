@@ -248,8 +248,8 @@ async def test_law_157_a_second_delete_reports_nothing(kit: Kit) -> None:
 
 
 async def test_law_y01_a_registration_is_the_same_after_its_target_is_gone(kit: Kit) -> None:
-    """When the session that a process wakes is deleted, the same registration is still the same
-    process, and wakes nobody. (y01)"""
+    """When the session that a process wakes is deleted, before or after it was registered, the
+    same registration is still the same process, and wakes nobody. (y01)"""
     async with kit.open() as store:
         await store.sessions.create("s")
         first = await begin(store, wake=here())
@@ -261,6 +261,8 @@ async def test_law_y01_a_registration_is_the_same_after_its_target_is_gone(kit: 
         assert (again.created, again.process) == (False, found)
         assert (found.wake, found.identity) == (None, first.identity)
         assert (found.sequence, found.updated_at_ms) == (0, first.updated_at_ms)
+        late = await begin(store, "late", wake=here("s", "f"))
+        assert (late.wake, late) == (None, await record(store, "late"))
 
 
 async def test_law_y02_grants_of_two_tenants_are_apart(kit: Kit) -> None:

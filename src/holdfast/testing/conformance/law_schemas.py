@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.contract.errors import Invalid, PayloadRejected
+from holdfast.contract.errors import Invalid, PayloadRejected, TooLarge
 from holdfast.contract.processes import (
     Const,
     EventType,
@@ -298,6 +298,25 @@ async def test_law_x28_a_pointer_must_point_at_something(kit: Kit) -> None:
             "q", NewEvent(type="done", payload={"why": None}, key="k"), authority="operator"
         )
         assert told.event.output == b"null"
+
+
+async def test_law_x31_what_is_made_of_a_payload_has_a_limit(kit: Kit) -> None:
+    """A wake, or an output, that a template makes of a payload is TooLarge beyond the limit of a
+    payload, and nothing is appended. (x31)"""
+    thrice = Template(text="{a}{a}{a}", fields={"a": Pointer(at="/a")})
+    payload = {"a": "x" * (6 * 1024 * 1024)}
+    async with kit.open() as store:
+        wakes = EventType(name="ping", wakes=WakeRule(input=thrice))
+        ends = EventType(name="done", ends="completed", output=thrice)
+        await begin(store, events=(wakes, ends))
+        for event, field in (
+            (NewEvent(type="ping", payload=payload), "wake"),
+            (NewEvent(type="done", payload=payload, key="k"), "output"),
+        ):
+            async with denied(store, TooLarge) as it:
+                await store.processes.append("p", event, authority="operator")
+            assert (it.value.field, it.value.limit) == (field, 16 * 1024 * 1024)
+        assert await log(store, "p") == ()
 
 
 async def test_law_x29_an_ill_formed_pointer_is_refused(kit: Kit) -> None:
