@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import pytest
@@ -237,7 +237,7 @@ def deletion(store: BlockingStore, name: str) -> tuple[list[Call], Check]:
     owner = Scope(session=name)
     store.sessions.create(name)
     template = ProcessTemplate(grants=[NewGrant(scope=owner)])
-    store.triggers.register(subscribe(name, f"{name}-host"))
+    store.triggers.register(subscribe(name, f"{name}-host", process=template))
     for nth in range(2):
         new = subscribe(name, f"own-{nth}", owner=owner, process=template)
         store.triggers.register(new, operation=f"{name}-{nth}")
@@ -254,9 +254,13 @@ def deletion(store: BlockingStore, name: str) -> tuple[list[Call], Check]:
         store.triggers.reserve(occurrence.occurrence)
         return occurrence.occurrence
 
+    def several(key: str) -> Call:
+        """One after the other, so that some come while the session is being deleted."""
+        return lambda store: [ingest(name, f"{key}-{nth}")(store) for nth in range(4)]
+
     def check(store: BlockingStore, answers: Sequence[Any]) -> None:
         assert answers[0].subscriptions == 2
-        for answer in answers[2:]:
+        for answer in chain(*answers[2:]):
             owners = [delivery.owner for delivery in answer.deliveries]
             later = answer.occurrence.occurrence not in there
             assert owners == [None] or (not later and owners == [None, owner, owner])
@@ -266,7 +270,7 @@ def deletion(store: BlockingStore, name: str) -> tuple[list[Call], Check]:
         assert not store.processes.grants(owner).items
         store.triggers.start(answers[1])
 
-    return [delete, reserve, ingest(name, "1"), ingest(name, "2")], check
+    return [delete, reserve, several("1"), several("2")], check
 
 
 def deletion_against_start(store: BlockingStore, name: str) -> tuple[list[Call], Check]:
@@ -306,12 +310,20 @@ def deletion_against_registration(store: BlockingStore, name: str) -> tuple[list
     store.sessions.create(name)
 
     def register(nth: int) -> Call:
-        new = subscribe(f"{name}-{nth}", f"own-{nth}", owner=owner)
-        return lambda store: store.triggers.register(new, operation=f"{name}-{nth}")
+        def until_refused(store: BlockingStore) -> int:
+            """One after the other, so that some come while the session is being deleted."""
+            for more in count():
+                new = subscribe(f"{name}-{nth}", f"own-{nth}-{more}", owner=owner)
+                try:
+                    store.triggers.register(new)
+                except SessionDeleted:
+                    return more
+            raise AssertionError
+
+        return until_refused
 
     def check(store: BlockingStore, answers: Sequence[Any]) -> None:
-        refused = [isinstance(one, SessionDeleted) for one in answers[1:]]
-        assert answers[0].subscriptions == refused.count(False)
+        assert answers[0].subscriptions == sum(answers[1:])
         nothing_reserved_of(store, name)
 
     def delete(store: BlockingStore) -> Any:
