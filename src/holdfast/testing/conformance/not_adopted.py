@@ -45,6 +45,7 @@ ELSEWHERE: dict[int, str] = {
     118: "tests/test_damage.py::test_damaged_work_is_a_typed_error_and_is_never_passed_over",
     128: "tests/test_queue_budgets.py::test_claims_do_not_grow_with_the_backlog",
     129: "tests/test_queue_budgets.py::test_an_idle_checkpoint_writes_nothing",
-    209: "tests/test_trigger_damage.py::test_a_damaged_rule_is_told_and_holds_up_no_other",
+    209: "tests/test_trigger_damage.py::"
+    "test_a_damaged_subscription_is_told_and_keeps_nothing_from_others",
 }
 """Law of the model: the test that shows it, because it needs to look behind the contract."""
