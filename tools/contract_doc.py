@@ -55,6 +55,7 @@ CHAPTERS = (
     "strangers",
     "triggers",
     "occurrences",
+    "deliveries",
     "receipts",
 )
 NAME = re.compile(r"test_law_(\d{3}|[a-z]\d{2})_\w+")

@@ -138,3 +138,15 @@ async def goes_on(store: Store, key: str = "goes-on", *, rules: int = 1) -> None
     assert [delivery.state for delivery in answer.deliveries] == ["started"] * rules
     for delivery in answer.deliveries:
         assert (await process_of(store, delivery)).cause == answer.occurrence.occurrence
+
+
+def states(deliveries: tuple[TriggerDelivery, ...]) -> list[tuple[str, str]]:
+    """The keys of the rules of some deliveries, and what has become of them."""
+    return [(delivery.key, delivery.state) for delivery in deliveries]
+
+
+async def waiting(store: Store) -> list[str]:
+    """The keys of the rules of the deliveries that were reserved and not started."""
+    found = await all_pages(lambda a: store.triggers.reserved(after=a, limit=1))
+    assert {delivery.state for delivery in found} <= {"reserved"}
+    return [delivery.key for delivery in found]
