@@ -33,6 +33,8 @@ DAMAGE = {
     "owner": ("owner_frame = 'elsewhere'", "its digest is wrong"),
 }
 
+OCCURRENCE = {"payload": "payload = {bytes}", "source": "source = {bytes}", "gone": "source = NULL"}
+
 
 async def subscribed(store: Store) -> None:
     for key in ("a", "b", "c"):
@@ -100,14 +102,14 @@ async def test_a_damaged_reservation_is_rejected_when_it_is_started(database: Da
         assert [(one.key, one.state) for one in started] == [("b", "rejected"), ("c", "started")]
 
 
-@pytest.mark.parametrize("change", ["payload = {bytes}", "source = {bytes}", "source = NULL"])
-async def test_a_damaged_occurrence_is_corrupt(database: Database, change: str) -> None:
+@pytest.mark.parametrize("what", OCCURRENCE)
+async def test_a_damaged_occurrence_is_corrupt(database: Database, what: str) -> None:
     """It is neither answered nor delivered, and it is no conflict of whoever asks again."""
     async with database.open() as store:
         await subscribed(store)
         name = (await store.triggers.record(HAPPENS)).occurrence.occurrence
         await store.triggers.reserve(name)
-        await damage(database, "trigger_occurrence", change, "key = 'happens'")
+        await damage(database, "trigger_occurrence", OCCURRENCE[what], "key = 'happens'")
         for ask in (
             store.triggers.occurrence(name),
             store.triggers.start(name),

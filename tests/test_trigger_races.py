@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import chain, count
 from typing import Any
 
@@ -360,29 +360,35 @@ def moves(store: BlockingStore, name: str) -> tuple[list[Call], Check]:
 def prune_against_reservation(store: BlockingStore, name: str) -> tuple[list[Call], Check]:
     """An occurrence that is pruned has no deliveries, and one that has some is not pruned."""
     store.triggers.register(subscribe(name, name))
-    occurrence = store.triggers.record(happens(name, "recorded")).occurrence.occurrence
+    names = [
+        store.triggers.record(happens(name, str(nth))).occurrence.occurrence for nth in range(12)
+    ]
 
     def prune(store: BlockingStore) -> Any:
-        return store.triggers.prune(before_ms=2**62)
+        return [store.triggers.prune(before_ms=2**62).occurrences for _ in range(3)]
 
-    def reserve(store: BlockingStore) -> Any:
-        return store.triggers.reserve(occurrence)
+    def reserve(order: list[str]) -> Call:
+        def each(store: BlockingStore) -> list[str]:
+            done = []
+            for occurrence in order:
+                with suppress(OccurrenceUnknown):
+                    done += [one.occurrence for one in store.triggers.reserve(occurrence)]
+            return done
+
+        return each
 
     def check(store: BlockingStore, answers: Sequence[Any]) -> None:
-        pruned = [occurrence in one.occurrences for one in answers[:2]]
-        reserved = [one for one in answers[2:] if isinstance(one, tuple)]
-        if any(pruned):
-            assert sum(pruned) == 1
-            assert all(isinstance(one, OccurrenceUnknown) for one in answers[2:])
-            assert store.triggers.occurrence(occurrence) is None
-        else:
-            assert sorted(map(len, reserved)) == [0, 1]
-            assert len(deliveries_of(store, occurrence)) == 1
-        assert not any(one.process is None for one in store.triggers.reserved(limit=1000).items)
-        if not any(pruned):
-            store.triggers.start(occurrence)
+        pruned = list(chain(*answers[0], *answers[1]))
+        reserved = [*answers[2], *answers[3]]
+        assert sorted([*pruned, *reserved]) == sorted(names)
+        for occurrence in names:
+            there = store.triggers.occurrence(occurrence) is not None
+            assert there is (occurrence in reserved)
+            if there:
+                assert len(store.triggers.start(occurrence)) == 1
+        assert not store.triggers.reserved().items
 
-    return [prune, prune, reserve, reserve], check
+    return [prune, prune, reserve(names), reserve(names[::-1])], check
 
 
 RACES = [
