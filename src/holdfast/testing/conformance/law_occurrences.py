@@ -149,12 +149,12 @@ async def test_law_j15_an_ill_formed_occurrence_leaves_nothing(kit: Kit, case: s
 
 
 OTHER: dict[str, NewOccurrence] = {
-    "source type": mail("m", payload={"n": 1}, source="ada", source_type="call"),
-    "source key": mail("m", payload={"n": 1}, source="ada", source_key="outbox"),
+    "source-type": mail("m", payload={"n": 1}, source="ada", source_type="call"),
+    "source-key": mail("m", payload={"n": 1}, source="ada", source_key="outbox"),
     "payload": mail("m", payload={"n": 2}, source="ada"),
-    "no payload": mail("m", source="ada"),
+    "no-payload": mail("m", source="ada"),
     "source": mail("m", payload={"n": 1}, source="bob"),
-    "no source": mail("m", payload={"n": 1}),
+    "no-source": mail("m", payload={"n": 1}),
 }
 
 
