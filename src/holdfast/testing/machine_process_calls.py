@@ -168,7 +168,7 @@ ENDING: tuple[tuple[str, Any], ...] = (
     ("done", {"none": 1}),
     ("broke", {"why": "it rained"}),
 )
-OUTPUTS: tuple[Any, ...] = (None, None, {"n": 1}, {"n": 1}, "text", b'{"n":2}')
+OUTPUTS: tuple[Any, ...] = (None, None, {"n": 1}, {"n": 1}, "text", "text", b'{"n":2}')
 HOLDS = (
     *[Hold()] * 8,
     None,
