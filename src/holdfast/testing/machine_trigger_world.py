@@ -151,12 +151,10 @@ def trigger_glances(occurrence: str, number: int) -> tuple[str, dict[str, Any]]:
 
 
 def trigger_looks(occurrences: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-    """What there is of the triggers of a tenant, once."""
-    asked: list[tuple[str, dict[str, Any]]] = [
-        ("triggers.list", {}),
-        ("triggers.reserved", {}),
-        ("triggers.occurrences", {}),
-    ]
+    """What there is of the triggers of a tenant, once; where nothing has happened, the rules."""
+    asked: list[tuple[str, dict[str, Any]]] = [("triggers.list", {})]
+    if occurrences:
+        asked += [("triggers.reserved", {}), ("triggers.occurrences", {})]
     return asked + [("triggers.deliveries", {"occurrence": one}) for one in occurrences[-3:]]
 
 
