@@ -451,7 +451,8 @@ def fan_out(
     tenant: str, occurrence: str, payload: bytes, matched: Sequence[Row], limits: Limits
 ) -> FanOut:
     """The processes that an occurrence starts. Whom it cannot be delivered to is told why, and
-    keeps it from nobody else."""
+    keeps it from nobody else. Each has the payload in it, so that what is more than a handle may
+    write is not made to its end."""
     made = FanOut([], [], [], 0)
     size = 0
     value = _value(payload)
@@ -477,6 +478,8 @@ def fan_out(
         made.deliveries.append((*place, "started", None, None, None, told["identity"]))
         made.processes.append((process, *(told[name] for name in _PROCESS)))
         made.grants.extend((at, fr, process, kind, label) for at, fr, kind, label in told["grants"])
+        if size > limits.commit_bytes:
+            break
     return FanOut(made.deliveries, made.processes, made.grants, size)
 
 
