@@ -33,6 +33,7 @@ CHAPTERS = (
     "diffs",
     "usage",
     "lanes",
+    "schedules",
     "payloads",
     "tenants",
 )

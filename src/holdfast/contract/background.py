@@ -28,6 +28,13 @@ from holdfast.contract.processes import (
     Wait,
 )
 from holdfast.contract.records import Page, Payload
+from holdfast.contract.schedules import (
+    NewSchedule,
+    Schedule,
+    Scheduled,
+    Skipped,
+    Ticked,
+)
 
 
 class ProcessStore(Protocol):
@@ -183,4 +190,51 @@ class ProcessStore(Protocol):
     async def prune(self, *, ended_before_ms: int, limit: int = 100) -> PrunedProcesses:
         """Let go of processes that ended before a time: their events, grants and content. Their ids
         are never used again."""
+        ...
+
+
+class ScheduleStore(Protocol):
+    """Schedules: each instant fires once, or is skipped for a reason that is kept."""
+
+    async def register(self, schedule: NewSchedule, *, expected: int | None = None) -> Scheduled:
+        """Make sure the schedule is registered. The same definition again changes nothing; another
+        one replaces it when `expected` is its revision, or raises `ScheduleMoved`."""
+        ...
+
+    async def get(self, schedule: str) -> Schedule | None:
+        """A schedule; None when there is none."""
+        ...
+
+    async def list(self, *, after: str | None = None, limit: int = 100) -> Page[Schedule]:
+        """A page of the schedules, in the order of their ids."""
+        ...
+
+    async def pause(self, schedule: str) -> Schedule:
+        """Let nothing fire any more. One that is paused is left as it is."""
+        ...
+
+    async def resume(self, schedule: str) -> Schedule:
+        """Let it go on from now: what had not fired is skipped. One that is not paused is left as
+        it is."""
+        ...
+
+    async def delete(self, schedule: str) -> bool:
+        """Remove a schedule with what was skipped of it; what has fired stays. False when there was
+        none."""
+        ...
+
+    async def next(self, schedule: str, *, limit: int = 10) -> tuple[int, ...]:
+        """The next instants that fire when somebody ticks in time; of a paused schedule, those that
+        would if it were resumed now."""
+        ...
+
+    async def skipped(
+        self, schedule: str, *, after: str | None = None, limit: int = 100
+    ) -> Page[Skipped]:
+        """A page of what was skipped of a schedule, in order."""
+        ...
+
+    async def tick(self, *, limit: int = 100) -> Ticked:
+        """Decide what is due of all schedules: at most `limit` instants fire, shared out among the
+        schedules. Any number of workers may tick at once."""
         ...

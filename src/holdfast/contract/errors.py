@@ -246,6 +246,13 @@ class GrantUnknown(Refused):
     process: str
 
 
+class ScheduleUnknown(Refused):
+    """schedule {schedule!r} does not exist: register it first"""
+
+    code = "schedule-unknown"
+    schedule: str
+
+
 class NotRetained(Refused):
     """{what} of session {session!r} is not retained any more: choose a retained revision"""
 
@@ -394,6 +401,16 @@ class LeaseLost(Superseded):
 
     code = "lease-lost"
     process: str
+
+
+class ScheduleMoved(Superseded):
+    """schedule {schedule!r} is another one at revision {actual}, and {expected} was expected: read
+    it, and decide again"""
+
+    code = "schedule-moved"
+    schedule: str
+    expected: int | None
+    actual: int
 
 
 # --- Unavailable: the same request may succeed later

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
-from holdfast.contract.background import ProcessStore
+from holdfast.contract.background import ProcessStore, ScheduleStore
 from holdfast.contract.queue import (
     Boundary,
     Claim,
@@ -321,4 +321,6 @@ class Store(Protocol):
     def queue(self) -> QueueStore: ...
     @property
     def processes(self) -> ProcessStore: ...
+    @property
+    def schedules(self) -> ScheduleStore: ...
     async def close(self) -> None: ...

@@ -12,6 +12,7 @@ from holdfast.stores.history import HistoryNodes
 from holdfast.stores.lanes import Lanes
 from holdfast.stores.processes import Processes
 from holdfast.stores.queue import Queue
+from holdfast.stores.schedules import Schedules
 from holdfast.stores.sessions import Sessions
 from holdfast.stores.usage import UsageLedger
 from holdfast.stores.view import View
@@ -30,6 +31,7 @@ class Store:
         self.usage = UsageLedger(view)
         self.queue = Queue(view)
         self.processes = Processes(view)
+        self.schedules = Schedules(view)
 
     @property
     def tenant(self) -> str:

@@ -9,6 +9,7 @@ from holdfast.stores_blocking.history import BlockingHistoryNodes
 from holdfast.stores_blocking.lanes import BlockingLanes
 from holdfast.stores_blocking.processes import BlockingProcesses
 from holdfast.stores_blocking.queue import BlockingQueue
+from holdfast.stores_blocking.schedules import BlockingSchedules
 from holdfast.stores_blocking.sessions import BlockingSessions
 from holdfast.stores_blocking.usage import BlockingUsageLedger
 from holdfast.stores_blocking.view import BlockingView
@@ -27,6 +28,7 @@ class BlockingStore:
         self.usage = BlockingUsageLedger(view)
         self.queue = BlockingQueue(view)
         self.processes = BlockingProcesses(view)
+        self.schedules = BlockingSchedules(view)
 
     @property
     def tenant(self) -> str:
