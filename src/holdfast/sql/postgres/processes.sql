@@ -247,14 +247,16 @@ FROM (SELECT 1) one LEFT JOIN {schema}.process p ON p.tenant = :tenant AND p.pro
 WITH held AS MATERIALIZED (
   SELECT p.* FROM {schema}.process p WHERE p.tenant = :tenant AND p.process = :process
   FOR NO KEY UPDATE
+), timed AS MATERIALIZED (
+  SELECT h.*, {schema}.now_ms() AS now FROM held h
 ), verdict AS MATERIALIZED (
-  SELECT h.*, c.now FROM held h CROSS JOIN (SELECT {schema}.now_ms() AS now) c
-  WHERE h.pruned_at_ms IS NULL AND h.state = 'running' AND h.recovery <> 'external'
-    AND h.lease_generation BETWEEN 0 AND 9223372036854775806
-    AND h.last_event BETWEEN 0 AND 9223372036854775806
-    AND CASE WHEN h.lease_token IS NOT NULL AND h.lease_expires_at_ms > c.now
-      THEN h.lease_owner = :owner -- guard: busy
-      ELSE h.recovery <> 'owner-bound' OR h.started_at_ms IS NULL END -- guard: recovery
+  SELECT t.* FROM timed t
+  WHERE t.pruned_at_ms IS NULL AND t.state = 'running' AND t.recovery <> 'external'
+    AND t.lease_generation BETWEEN 0 AND 9223372036854775806
+    AND t.last_event BETWEEN 0 AND 9223372036854775806
+    AND CASE WHEN t.lease_token IS NOT NULL AND t.lease_expires_at_ms > t.now
+      THEN t.lease_owner = :owner -- guard: busy
+      ELSE t.recovery <> 'owner-bound' OR t.started_at_ms IS NULL END -- guard: recovery
 ), taken AS (
   UPDATE {schema}.process p SET lease_owner = :owner, lease_token = :token,
     lease_generation = v.lease_generation + 1, lease_claimed_at_ms = v.now,
@@ -265,7 +267,7 @@ WITH held AS MATERIALIZED (
     started_at_ms = coalesce(v.started_at_ms, v.now),
     ready_at_ms = CASE WHEN v.started_at_ms IS NULL AND v.wait_type = 'process.started'
       AND v.wait_after <= v.last_event THEN least(v.ready_at_ms, v.now) ELSE v.ready_at_ms END
-  FROM verdict v WHERE p.tenant = :tenant AND p.process = v.process
+  FROM verdict v WHERE p.tenant = :tenant AND p.process = :process
   RETURNING p.lease_generation, v.now, p.lease_expires_at_ms
 ), started AS (
   INSERT INTO {schema}.process_event (tenant, process, seq, type, ordinal, payload, digest, at_ms)
@@ -298,10 +300,12 @@ WITH held AS MATERIALIZED (
   WHERE p.tenant = :tenant AND p.process = :process
     AND p.lease_owner = :lease_owner AND p.lease_token = :lease_token
     AND p.lease_generation = :lease_generation FOR NO KEY UPDATE -- guard: lease
+), timed AS MATERIALIZED (
+  SELECT h.*, {schema}.now_ms() AS now FROM held h
 )
-UPDATE {schema}.process p SET lease_expires_at_ms = c.now + :ttl_ms::bigint
-FROM held h CROSS JOIN (SELECT {schema}.now_ms() AS now) c
-WHERE p.tenant = :tenant AND p.process = h.process AND h.lease_expires_at_ms > c.now
+UPDATE {schema}.process p SET lease_expires_at_ms = t.now + :ttl_ms::bigint
+FROM timed t
+WHERE p.tenant = :tenant AND p.process = :process AND t.lease_expires_at_ms > t.now
 RETURNING p.lease_claimed_at_ms AS claimed_at_ms, p.lease_expires_at_ms AS expires_at_ms
 -- step: refused
 SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned
