@@ -106,8 +106,8 @@ SELECT 1 AS known
 -- step: guard
 WITH held AS MATERIALIZED (
   SELECT s.schedule FROM {schema}.schedule s WHERE s.tenant = :tenant AND s.schedule = :schedule
-    AND s.revision = :seen_revision AND s.decided_ms = :seen_decided_ms
-    AND s.digest = :seen_digest AND s.paused_at_ms IS NULL -- guard: seen
+    AND s.decided_ms = :seen_decided_ms AND s.digest = :seen_digest -- guard: seen
+    AND s.paused_at_ms IS NULL -- guard: paused
   FOR NO KEY UPDATE SKIP LOCKED
 ), decided AS (
   UPDATE {schema}.schedule s SET decided_ms = :decided_ms, next_at_ms = :next_at_ms,

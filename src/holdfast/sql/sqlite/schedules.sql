@@ -97,8 +97,8 @@ SELECT 1 AS known
 -- explains: known
 -- step: guard
 SELECT 1 AS decided FROM schedule s WHERE s.tenant = :tenant AND s.schedule = :schedule
-  AND s.revision = :seen_revision AND s.decided_ms = :seen_decided_ms
-  AND s.digest = :seen_digest AND s.paused_at_ms IS NULL -- guard: seen
+  AND s.decided_ms = :seen_decided_ms AND s.digest = :seen_digest -- guard: seen
+  AND s.paused_at_ms IS NULL -- guard: paused
 -- step: plain
 UPDATE schedule SET decided_ms = :decided_ms, next_at_ms = :next_at_ms,
   last_at_ms = coalesce(:last_at_ms, last_at_ms), fired = fired + :fire_count,
