@@ -442,7 +442,9 @@ async def test_pauses_and_ticks_at_once_lose_nothing(database: Database) -> None
                 await store.schedules.resume(name)
                 await store.schedules.tick(limit=n % 3 + 1)
 
-        *ticked, _ = await asyncio.gather(*map(ticking, stores[:3]), fiddling(stores[3]))
+        fiddler = asyncio.create_task(fiddling(stores[3]))
+        ticked = await asyncio.gather(*map(ticking, stores[:3]))
+        await fiddler
         while (await stores[0].schedules.tick()).more:
             pass
         told = [(f.schedule, f.instant_ms) for each in ticked for t in each for f in t.fired]
