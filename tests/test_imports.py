@@ -12,7 +12,7 @@ from typing import Literal, get_origin
 import pytest
 
 import holdfast
-from holdfast.contract import errors, processes, queue, records, schedules
+from holdfast.contract import errors, processes, queue, records, schedules, triggers
 from holdfast.core import cron
 
 DRIVERS = {"asyncpg", "apsw"}
@@ -95,7 +95,7 @@ def test_every_public_name_is_there() -> None:
     assert len(names) == len(set(names))
     wanted = {"BlockingStore", "Limits", "Selector", "Store", "__version__"}
     wanted |= {"Timing", "open", "open_sync", "upcoming"}
-    for module in (errors, processes, queue, records, schedules):
+    for module in (errors, processes, queue, records, schedules, triggers):
         for name, value in vars(module).items():
             kinds = (errors.HoldfastError, records.Record)
             record = inspect.isclass(value) and issubclass(value, kinds)

@@ -35,6 +35,19 @@ from holdfast.contract.schedules import (
     Skipped,
     Ticked,
 )
+from holdfast.contract.triggers import (
+    Ingested,
+    NewOccurrence,
+    NewSubscription,
+    Occurrence,
+    OccurrenceFilter,
+    PrunedOccurrences,
+    Recorded,
+    Subscribed,
+    Subscription,
+    SubscriptionFilter,
+    TriggerDelivery,
+)
 
 
 class ProcessStore(Protocol):
@@ -191,6 +204,111 @@ class ProcessStore(Protocol):
         """Let go of processes that ended before a time: their events, grants and content. Their ids
         are never used again."""
         ...
+
+
+class TriggerStore(Protocol):
+    """Subscriptions, what happens at their sources, and the processes that it starts."""
+
+    async def register(
+        self,
+        subscription: NewSubscription,
+        *,
+        expected: int | None = None,
+        operation: str | None = None,
+    ) -> Subscribed:
+        """Make sure the subscription is registered. The same again changes nothing; to change what
+        is registered, `expected` is its revision; a deleted one is revived. With an `operation` the
+        answer is kept, and the same operation gets it again, whatever has happened since."""
+        ...
+
+    async def enable(
+        self,
+        key: str,
+        *,
+        owner: Scope | None = None,
+        expected: int | None = None,
+        operation: str | None = None,
+    ) -> Subscription:
+        """Let a subscription be delivered to."""
+        ...
+
+    async def disable(
+        self,
+        key: str,
+        *,
+        owner: Scope | None = None,
+        expected: int | None = None,
+        operation: str | None = None,
+    ) -> Subscription:
+        """Let nothing be delivered to a subscription any more, once this has returned."""
+        ...
+
+    async def delete(
+        self,
+        key: str,
+        *,
+        owner: Scope | None = None,
+        expected: int | None = None,
+        operation: str | None = None,
+    ) -> Subscription:
+        """Delete a subscription; the same again is the same answer. What it has started goes on,
+        and what is reserved for it is still to be started."""
+        ...
+
+    async def get(self, key: str, *, owner: Scope | None = None) -> Subscription | None:
+        """A subscription by its owner and key; None when there is none, or none any more."""
+        ...
+
+    async def list(
+        self, *, which: SubscriptionFilter | None = None, after: str | None = None, limit: int = 100
+    ) -> Page[Subscription]:
+        """A page of the subscriptions to which all of `which` applies, in the order of owners and
+        keys, those of the host first."""
+        ...
+
+    async def record(self, occurrence: NewOccurrence) -> Recorded:
+        """Keep what happened, and start nothing."""
+        ...
+
+    async def reserve(self, occurrence: str) -> tuple[TriggerDelivery, ...]:
+        """Reserve the deliveries of an occurrence to the enabled subscriptions of its source, as
+        they are now; those that are new are answered, and no call answers them again."""
+        ...
+
+    async def start(self, occurrence: str) -> tuple[TriggerDelivery, ...]:
+        """Register the processes of the reserved deliveries, and answer what became of them."""
+        ...
+
+    async def reserved(
+        self, *, after: str | None = None, limit: int = 100
+    ) -> Page[TriggerDelivery]:
+        """A page of the deliveries whose process was not registered yet: what `start` is for."""
+        ...
+
+    async def ingest(self, occurrence: NewOccurrence) -> Ingested:
+        """Keep what happened, and start all it starts, at once or not at all. The same again
+        starts nothing, and answers the same deliveries."""
+        ...
+
+    async def occurrence(self, occurrence: str) -> Occurrence | None:
+        """An occurrence by its id."""
+        ...
+
+    async def occurrences(
+        self, *, which: OccurrenceFilter | None = None, after: str | None = None, limit: int = 100
+    ) -> Page[Occurrence]:
+        """A page of the occurrences to which all of `which` applies, oldest first."""
+        ...
+
+    async def deliveries(
+        self, occurrence: str, *, after: str | None = None, limit: int = 100
+    ) -> Page[TriggerDelivery]:
+        """A page of the deliveries of an occurrence, in the order of owners and keys."""
+        ...
+
+    async def prune(self, *, before_ms: int, limit: int = 100) -> PrunedOccurrences:
+        """Let go of occurrences from before a time which start nothing any more: those without
+        deliveries, and those whose processes have all ended."""
 
 
 class ScheduleStore(Protocol):

@@ -246,6 +246,37 @@ class GrantUnknown(Refused):
     process: str
 
 
+class SubscriptionUnknown(Refused):
+    """owner {owner!r} has no subscription {key!r}: register it first"""
+
+    code = "subscription-unknown"
+    owner: str | None
+    key: str
+
+
+class OccurrenceUnknown(Refused):
+    """occurrence {occurrence!r} does not exist: record it first"""
+
+    code = "occurrence-unknown"
+    occurrence: str
+
+
+class OccurrenceConflict(Refused):
+    """something else happened under the key {key!r}: a retry must repeat the occurrence, another
+    occurrence needs another key"""
+
+    code = "occurrence-conflict"
+    key: str
+
+
+class OperationConflict(Refused):
+    """operation {operation!r} was asked for something else: a retry must repeat the request,
+    another request needs another operation"""
+
+    code = "operation-conflict"
+    operation: str
+
+
 class ScheduleUnknown(Refused):
     """schedule {schedule!r} does not exist: register it first"""
 
@@ -403,9 +434,19 @@ class LeaseLost(Superseded):
     process: str
 
 
+class SubscriptionMoved(Superseded):
+    """subscription {key!r} of owner {owner!r} is at revision {actual}, not {expected}: reload and
+    decide again"""
+
+    code = "subscription-moved"
+    owner: str | None
+    key: str
+    expected: int | None
+    actual: int
+
+
 class ScheduleMoved(Superseded):
-    """schedule {schedule!r} is another one at revision {actual}, and {expected} was expected: read
-    it, and decide again"""
+    """schedule {schedule!r} is at revision {actual}, not {expected}: reload and decide again"""
 
     code = "schedule-moved"
     schedule: str

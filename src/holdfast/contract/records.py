@@ -59,7 +59,7 @@ class Created(Record, frozen=True, kw_only=True):
 class Deleted(Record, frozen=True, kw_only=True):
     """What deleting a session removed. `kept_nodes` are still needed by forks of the session. Of
     the running processes it had been granted, `orphaned` have no grant left, `preserved` have
-    others."""
+    others. `subscriptions` are those it owned, and what was reserved for them went with them."""
 
     session: str
     deleted: bool
@@ -71,6 +71,7 @@ class Deleted(Record, frozen=True, kw_only=True):
     blobs: int = 0
     work: int = 0
     grants: int = 0
+    subscriptions: int = 0
     orphaned: tuple[str, ...] = ()
     preserved: tuple[str, ...] = ()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
-from holdfast.contract.background import ProcessStore, ScheduleStore
+from holdfast.contract.background import ProcessStore, ScheduleStore, TriggerStore
 from holdfast.contract.queue import (
     Boundary,
     Claim,
@@ -321,6 +321,8 @@ class Store(Protocol):
     def queue(self) -> QueueStore: ...
     @property
     def processes(self) -> ProcessStore: ...
+    @property
+    def triggers(self) -> TriggerStore: ...
     @property
     def schedules(self) -> ScheduleStore: ...
     async def close(self) -> None: ...

@@ -203,15 +203,16 @@ def _checked_types(types: Sequence[EventType], limits: Limits) -> tuple[EventTyp
             raise Invalid(field=f"{field}.ends", reason=f"an event {name} ends as {ENDS[name]}")
         encode(f"{field}.schema", kind.schema, limits.payload_bytes)
         check_schema(f"{field}.schema", kind.schema)
-        _check_selector(f"{field}.output", kind.output, limits)
+        check_selector(f"{field}.output", kind.output, limits)
         if kind.wakes is not None:
-            _check_selector(f"{field}.wakes.input", kind.wakes.input, limits)
+            check_selector(f"{field}.wakes.input", kind.wakes.input, limits)
             if kind.wakes.when is not None:
-                _check_selector(f"{field}.wakes.when", kind.wakes.when, limits)
+                check_selector(f"{field}.wakes.when", kind.wakes.when, limits)
     return tuple(types)
 
 
-def _check_selector(field: str, selector: Selector, limits: Limits) -> None:
+def check_selector(field: str, selector: Selector, limits: Limits) -> None:
+    """Refuse a selector that is none, or takes what cannot be stored."""
     match selector:
         case Whole():
             pass
@@ -223,7 +224,7 @@ def _check_selector(field: str, selector: Selector, limits: Limits) -> None:
         case Template(text=text, fields=fields):
             encode(f"{field}.text", text, limits.payload_bytes)
             for name, inner in fields.items():
-                _check_selector(f"{field}.fields.{name}", inner, limits)
+                check_selector(f"{field}.fields.{name}", inner, limits)
         case _:
             raise Invalid(field=field, reason="this is no selector")
 

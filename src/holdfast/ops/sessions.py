@@ -83,8 +83,8 @@ def _names(names: str) -> list[str]:
 
 def _deleted(*row: Any) -> tuple[Deleted, list[str]]:
     (
-        was_live, nodes, kept, revisions, receipts, usage, blobs, work, grants, orphaned, preserved,
-        ancestors,
+        was_live, nodes, kept, revisions, receipts, usage, blobs, work, grants, subscriptions,
+        orphaned, preserved, ancestors,
     ) = row  # fmt: skip
     report = Deleted(
         session="",
@@ -97,6 +97,7 @@ def _deleted(*row: Any) -> tuple[Deleted, list[str]]:
         blobs=blobs,
         work=work,
         grants=grants,
+        subscriptions=subscriptions,
         orphaned=tuple(_names(orphaned)),
         preserved=tuple(_names(preserved)),
     )

@@ -14,6 +14,7 @@ from holdfast.stores.processes import Processes
 from holdfast.stores.queue import Queue
 from holdfast.stores.schedules import Schedules
 from holdfast.stores.sessions import Sessions
+from holdfast.stores.triggers import Triggers
 from holdfast.stores.usage import UsageLedger
 from holdfast.stores.view import View
 
@@ -31,6 +32,7 @@ class Store:
         self.usage = UsageLedger(view)
         self.queue = Queue(view)
         self.processes = Processes(view)
+        self.triggers = Triggers(view)
         self.schedules = Schedules(view)
 
     @property

@@ -11,6 +11,7 @@ from holdfast.stores_blocking.processes import BlockingProcesses
 from holdfast.stores_blocking.queue import BlockingQueue
 from holdfast.stores_blocking.schedules import BlockingSchedules
 from holdfast.stores_blocking.sessions import BlockingSessions
+from holdfast.stores_blocking.triggers import BlockingTriggers
 from holdfast.stores_blocking.usage import BlockingUsageLedger
 from holdfast.stores_blocking.view import BlockingView
 
@@ -28,6 +29,7 @@ class BlockingStore:
         self.usage = BlockingUsageLedger(view)
         self.queue = BlockingQueue(view)
         self.processes = BlockingProcesses(view)
+        self.triggers = BlockingTriggers(view)
         self.schedules = BlockingSchedules(view)
 
     @property

@@ -117,18 +117,28 @@ LEFT JOIN {schema}.session s ON s.tenant = :tenant AND s.session = :session
 -- Removes what a session owns and no fork needs; its row stays as a tombstone. Of a deleted session
 -- it reclaims what its last forks have left, and that is all it does when asked to `reclaim`.
 -- mode: write
--- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, work, grants, orphaned
--- returns: preserved, ancestors
+-- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, work, grants
+-- returns: subscriptions, orphaned, preserved, ancestors
 -- explains: live, ancestors
 -- Differs by necessity: the head is locked first, then the content the session may be the last to
--- name, then the processes it was granted, so that the statements after them see every rival that
--- got there before.
+-- name, then the sources of its subscriptions with what is reserved for them, then the processes it
+-- was granted, so that the statements after them see every rival that got there before.
 -- step: plain
 SELECT FROM {schema}.session WHERE tenant = :tenant AND session = :session FOR UPDATE
 -- step: plain
 SELECT FROM {schema}.blob b WHERE b.tenant = :tenant AND b.digest IN (
   SELECT c.digest FROM {schema}.component c WHERE c.tenant = :tenant AND c.session = :session)
 ORDER BY b.digest FOR UPDATE
+-- step: plain
+SELECT FROM {schema}.trigger_source t
+WHERE t.tenant = :tenant AND (t.source_type, t.source_key) IN (
+  SELECT s.source_type, s.source_key FROM {schema}.trigger_subscription s
+  WHERE s.tenant = :tenant AND s.owner_session = :session)
+ORDER BY t.source_type, t.source_key FOR NO KEY UPDATE
+-- step: plain
+SELECT FROM {schema}.trigger_delivery d
+WHERE d.tenant = :tenant AND d.owner_session = :session AND d.state = 'reserved'
+ORDER BY d.occurrence, d.owner_session, d.owner_frame, d.key, d.subscription FOR UPDATE
 -- step: plain
 SELECT FROM {schema}.process p WHERE p.tenant = :tenant AND p.process IN (
   SELECT g.process FROM {schema}.process_grant g
@@ -161,6 +171,8 @@ SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq,
     WHERE w.tenant = :tenant AND w.session = :session AND w.state <> 'done') AS work,
   (SELECT count(*) FROM {schema}.process_grant g WHERE g.tenant = :tenant
     AND g.session = :session) AS grants,
+  (SELECT count(*) FROM {schema}.trigger_subscription t WHERE t.tenant = :tenant
+    AND t.owner_session = :session AND t.deleted_at_ms IS NULL) AS subscriptions,
   (SELECT coalesce(json_agg(x.process ORDER BY x.process), '[]')::text FROM (
     SELECT DISTINCT g.process FROM {schema}.process_grant g
     JOIN {schema}.process p
@@ -213,6 +225,18 @@ DELETE FROM {schema}.tag WHERE tenant = :tenant AND session = :session
 DELETE FROM {schema}.work WHERE tenant = :tenant AND session = :session
 -- step: plain
 DELETE FROM {schema}.process_grant WHERE tenant = :tenant AND session = :session
+-- step: plain
+UPDATE {schema}.trigger_source SET version = version + 1
+WHERE tenant = :tenant AND (source_type, source_key) IN (
+  SELECT s.source_type, s.source_key FROM {schema}.trigger_subscription s
+  WHERE s.tenant = :tenant AND s.owner_session = :session)
+-- step: plain
+DELETE FROM {schema}.trigger_delivery
+WHERE tenant = :tenant AND owner_session = :session AND state = 'reserved'
+-- step: plain
+DELETE FROM {schema}.trigger_receipt WHERE tenant = :tenant AND owner_session = :session
+-- step: plain
+DELETE FROM {schema}.trigger_subscription WHERE tenant = :tenant AND owner_session = :session
 -- step: plain
 UPDATE {schema}.session SET title = '', leaf = NULL, leaf_session = NULL, leaf_run = NULL,
   leaf_seq = NULL, leaf_depth = 0, last_seq = :kept_seq, node_count = 0, state_session = NULL,

@@ -106,8 +106,8 @@ FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :sessi
 -- Removes what a session owns and no fork needs; its row stays as a tombstone. Of a deleted session
 -- it reclaims what its last forks have left, and that is all it does when asked to `reclaim`.
 -- mode: write
--- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, work, grants, orphaned
--- returns: preserved, ancestors
+-- returns: was_live, nodes, kept_nodes, revisions, receipts, usage, blobs, work, grants
+-- returns: subscriptions, orphaned, preserved, ancestors
 -- explains: live, ancestors
 -- step: guard
 WITH kept(seq) AS (
@@ -134,6 +134,8 @@ SELECT s.deleted_at_ms IS NULL AS was_live, k.seq AS kept_seq,
     AND w.state <> 'done') AS work,
   (SELECT count(*) FROM process_grant g WHERE g.tenant = :tenant
     AND g.session = :session) AS grants,
+  (SELECT count(*) FROM trigger_subscription t WHERE t.tenant = :tenant
+    AND t.owner_session = :session AND t.deleted_at_ms IS NULL) AS subscriptions,
   (SELECT json_group_array(x.process) FROM (
     SELECT DISTINCT g.process FROM process_grant g
     CROSS JOIN process p
@@ -185,6 +187,18 @@ DELETE FROM tag WHERE tenant = :tenant AND session = :session
 DELETE FROM work WHERE tenant = :tenant AND session = :session
 -- step: plain
 DELETE FROM process_grant WHERE tenant = :tenant AND session = :session
+-- step: plain
+UPDATE trigger_source SET version = version + 1
+WHERE tenant = :tenant AND (source_type, source_key) IN (
+  SELECT s.source_type, s.source_key FROM trigger_subscription s
+  WHERE s.tenant = :tenant AND s.owner_session = :session)
+-- step: plain
+DELETE FROM trigger_delivery
+WHERE tenant = :tenant AND owner_session = :session AND state = 'reserved'
+-- step: plain
+DELETE FROM trigger_receipt WHERE tenant = :tenant AND owner_session = :session
+-- step: plain
+DELETE FROM trigger_subscription WHERE tenant = :tenant AND owner_session = :session
 -- step: plain
 UPDATE session SET title = '', leaf = NULL, leaf_session = NULL, leaf_run = NULL, leaf_seq = NULL,
   leaf_depth = 0, last_seq = :kept_seq, node_count = 0, state_session = NULL, state_revision = NULL,
