@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast import Corrupt, Cron, Every, NewSchedule, Store, Ticked, Timing, Unavailable
+from holdfast import Corrupt, Cron, Every, Limits, NewSchedule, Store, Ticked, Timing, Unavailable
 from holdfast.core import cron
 from holdfast.core import schedule_changes as changes
+from holdfast.core import schedule_firing as firing
 from holdfast.core import schedules as core
 from holdfast.core.schedule_changes import BEFORE_ALL, Seen
 from holdfast.ops import schedules as ops
-from holdfast.ops.op import Op, call, guarded
+from holdfast.ops.op import Op, Step, call
 from holdfast.testing.faults import Place, Plan, wrap
 from holdfast.testing.machine_world import Ticker
 
@@ -269,16 +270,17 @@ def look(tenant: str, schedule: str) -> Op[tuple[Seen, core.Decision, int]]:
         ops.DUE, tenant=tenant, upper_ms=None, after_ms=BEFORE_ALL, after="", limit=9
     )
     for row in rows:
-        if row[2] == schedule:
-            seen = changes.seen_of(tenant, row[2:])
+        if row[3] == schedule:
+            seen = changes.seen_of(tenant, row[3:])
             return seen, core.due(core.plan_of(seen.stored), row[0], 100), row[0]
     raise AssertionError("it is not due")
 
 
 def decide(tenant: str, seen: Seen, decision: core.Decision, now_ms: int) -> Op[bool]:
     """Write down what was decided then."""
-    params = {**changes.decided(decision, now_ms), **seen.proof(tenant)}
-    return (yield from guarded(ops.DECIDE, lambda _: False, params)) or False
+    _, params = firing.fitting(tenant, seen, decision, now_ms, [], 0, Limits())
+    answer = yield Step(ops.FIRE, params)
+    return not answer.refused
 
 
 async def nothing(store: Store, first: int) -> None:

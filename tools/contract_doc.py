@@ -34,6 +34,7 @@ CHAPTERS = (
     "usage",
     "lanes",
     "schedules",
+    "schedule_firing",
     "payloads",
     "tenants",
 )

@@ -30,6 +30,7 @@ from holdfast.contract.processes import (
 from holdfast.contract.records import Page, Payload
 from holdfast.contract.schedules import (
     NewSchedule,
+    RanNow,
     Schedule,
     Scheduled,
     Skipped,
@@ -336,6 +337,11 @@ class ScheduleStore(Protocol):
         it is."""
         ...
 
+    async def run_now(self, schedule: str, request: str) -> RanNow:
+        """Let it happen now, besides its instants and even when it is paused; once for each
+        request."""
+        ...
+
     async def delete(self, schedule: str) -> bool:
         """Remove a schedule with what was skipped of it; what has fired stays. False when there was
         none."""
@@ -353,6 +359,6 @@ class ScheduleStore(Protocol):
         ...
 
     async def tick(self, *, limit: int = 100) -> Ticked:
-        """Decide what is due of all schedules: at most `limit` instants fire, shared out among the
-        schedules. Any number of workers may tick at once."""
+        """Decide what is due of all schedules, and start what is subscribed to it. At most `limit`
+        instants fire, shared out among the schedules; any number of workers may tick at once."""
         ...

@@ -20,6 +20,7 @@ from holdfast.contract.errors import Corrupt, Invalid, NotSupported, TooLarge
 from holdfast.contract.limits import (
     MAX_CATCH_UP,
     MAX_DELAY_MS,
+    MAX_ID_CHARS,
     MAX_SCHEDULE_CHARS,
     MAX_TIME_MS,
     MIN_INTERVAL_MS,
@@ -40,6 +41,7 @@ from holdfast.core.cron import RAREST_MS, Block, calendar
 from holdfast.core.payloads import check_id, check_int, encode
 
 TIMING_VERSION = 1
+LONGEST = "r" * MAX_ID_CHARS
 
 # --- the instants of a timing
 
@@ -146,6 +148,10 @@ def plan_schedule(new: NewSchedule, *, tenant: str, limits: Limits) -> dict[str,
     cap = check_int("cap", new.cap, 1, MAX_CATCH_UP)
     grace = check_int("grace_ms", new.grace_ms, 0, MAX_DELAY_MS)
     payload = encode("payload", new.payload, limits.payload_bytes)
+    # What happens says more than the payload, and must not be too large when it is too late.
+    said = len(occurrence_payload(schedule, payload, instant_ms=MAX_TIME_MS, request=LONGEST))
+    if said > limits.payload_bytes:
+        raise TooLarge(field="payload", actual=said, limit=limits.payload_bytes)
     rules = encode_rules(new.missed, cap, grace, start, until)
     return {
         "tenant": tenant,

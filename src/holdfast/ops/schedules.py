@@ -15,12 +15,16 @@ from holdfast.contract.errors import (
     StoreBusy,
     TooLarge,
 )
+from holdfast.contract.limits import Limits
 from holdfast.contract.records import Page
-from holdfast.contract.schedules import Fired, Schedule, Scheduled, Skipped, Stuck, Ticked
+from holdfast.contract.schedules import Fired, RanNow, Schedule, Scheduled, Skipped, Stuck, Ticked
 from holdfast.core import schedule_changes as changes
+from holdfast.core import schedule_firing as firing
 from holdfast.core import schedules
 from holdfast.core.schedule_changes import BEFORE_ALL, Params, Seen
-from holdfast.ops.op import ASK_AGAIN, Op, Stmt, call, guarded, one
+from holdfast.core.schedules import Decision
+from holdfast.ops.op import ASK_AGAIN, Op, Step, Stmt, call, guarded, one
+from holdfast.ops.triggers import MATCH, subscribers
 
 Row = tuple[Any, ...]
 Change = Callable[[Seen, int], Params | None]
@@ -38,7 +42,7 @@ SKIPS: Stmt[Row, None] = Stmt("schedules.skips", _row)
 DUE: Stmt[Row, None] = Stmt("schedules.due", _row)
 REGISTER = Stmt("schedules.register", bool, bool)
 CHANGE = Stmt("schedules.change", bool, bool)
-DECIDE = Stmt("schedules.decide", bool, bool)
+FIRE = Stmt("schedules.fire", int, firing.FireFacts)
 DELETE: Stmt[int, None] = Stmt("schedules.delete", int)
 
 
@@ -132,6 +136,36 @@ def delete(tenant: str, schedule: str) -> Op[bool]:
     return bool((yield from one(DELETE, tenant=tenant, schedule=schedule)))
 
 
+def run_now(tenant: str, schedule: str, request: str, limits: Limits) -> Op[RanNow]:
+    """Let a schedule happen now, once for each request."""
+    key = schedules.run_key(schedule, request)
+    for _ in range(ASK_AGAIN):
+        now_ms, row = yield from _read(tenant, schedule)
+        if row is None:
+            raise ScheduleUnknown(schedule=schedule)
+        seen = changes.seen_of(tenant, row)
+        version, matched = yield from _subscribed(tenant, schedule, limits)
+        params = firing.run(tenant, seen, request, matched, version, limits)
+        answer = yield Step(FIRE, params)
+        if not answer.refused:
+            ran = bool(answer.rows[0][0])
+            return RanNow(ran=ran, schedule=schedule, occurrence=key, at_ms=now_ms)
+    raise _busy()
+
+
+def _subscribed(tenant: str, schedule: str, limits: Limits) -> Op[tuple[int, list[Row]]]:
+    """Whom a schedule is delivered to, and as of which version of it as a source."""
+    rows = yield from call(
+        MATCH,
+        tenant=tenant,
+        source_type=firing.SOURCE,
+        source_key=schedule,
+        occurrence_key="",
+        limit=limits.commit_rows + 1,
+    )
+    return rows[0][0], subscribers(rows)
+
+
 # --- by a tick
 
 
@@ -140,6 +174,7 @@ class _Tick:
     """What a tick has done so far, and how much more it may."""
 
     left: int
+    limits: Limits
     at_ms: int | None = None
     later_ms: int | None = None
     more: bool = False
@@ -152,7 +187,7 @@ class _Tick:
         """A schedule cannot be decided."""
         self.stuck.append(Stuck(schedule=schedule, code=wrong.code, reason=str(wrong)))
 
-    def note(self, schedule: str, decision: schedules.Decision, now_ms: int) -> None:
+    def note(self, schedule: str, decision: Decision, now_ms: int) -> None:
         """A schedule was decided."""
         fired, skipped = schedules.told(schedule, decision, now_ms)
         self.fired += fired
@@ -178,10 +213,10 @@ class _Tick:
         )
 
 
-def tick(tenant: str, limit: int) -> Op[Ticked]:
+def tick(tenant: str, limit: int, limits: Limits) -> Op[Ticked]:
     """Decide what is due, longest due first, and share the limit out among the schedules: one that
     is far behind does not make the others late. What cannot be decided is stepped over."""
-    found = _Tick(limit)
+    found = _Tick(limit, limits)
     after_ms, after, full = BEFORE_ALL, "", True
     while full and found.left > 0:
         size = found.left
@@ -195,29 +230,41 @@ def tick(tenant: str, limit: int) -> Op[Ticked]:
         )
         if found.at_ms is None:
             found.at_ms, found.later_ms = rows[0][:2]
-        rows = [row[2:] for row in rows if row[2] is not None]
+        rows = [row[2:] for row in rows if row[3] is not None]
         full = len(rows) > size
-        for at, row in enumerate(rows[:size]):
-            share = max(1, found.left // (min(len(rows), size) - at))
-            yield from _decide(tenant, row, share, found)
+        rows = rows[:size]
+        for at, row in enumerate(rows):
+            share = max(1, found.left // (len(rows) - at))
+            yield from _decide(tenant, row[0], row[1:], share, found)
         if rows:
-            after_ms, after = rows[:size][-1][13], rows[:size][-1][0]
+            after_ms, after = rows[-1][14], rows[-1][1]
     found.more = found.more or full
     return found.told()
 
 
-def _decide(tenant: str, row: Row, share: int, found: _Tick) -> Op[None]:
-    """Decide one schedule, at most `share` of what it fires."""
-    schedule, now_ms = row[0], found.at_ms
+def _decide(tenant: str, version: int | None, row: Row, share: int, found: _Tick) -> Op[None]:
+    """Decide one schedule, at most `share` of what it fires. Nobody has ever subscribed to one that
+    has no version."""
+    schedule, now_ms, limits = row[0], found.at_ms, found.limits
     assert now_ms is not None
     try:
         seen = changes.seen_of(tenant, row)
         decision = schedules.due(schedules.plan_of(seen.stored), now_ms, share)
+        for _ in range(ASK_AGAIN):
+            matched: list[Row] = []
+            if decision.fire and version is not None:
+                version, matched = yield from _subscribed(tenant, schedule, limits)
+            decision, params = firing.fitting(
+                tenant, seen, decision, now_ms, matched, version or 0, limits
+            )
+            answer = yield Step(FIRE, params)
+            if not answer.refused:
+                found.note(schedule, decision, now_ms)
+                return
+            version = firing.FireFacts(*answer.rows[0]).resubscribed(params)
+            if version is None:
+                break
     except STUCK as wrong:
         found.stick(schedule, wrong)
-        return
-    params = {**changes.decided(decision, now_ms), **seen.proof(tenant)}
-    if (yield from guarded(DECIDE, _moved, params)):
-        found.note(schedule, decision, now_ms)
     else:
         found.contended.append(schedule)

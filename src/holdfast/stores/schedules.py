@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from holdfast.contract.limits import MAX_INT
 from holdfast.contract.records import Page
-from holdfast.contract.schedules import NewSchedule, Schedule, Scheduled, Skipped, Ticked
+from holdfast.contract.schedules import (
+    NewSchedule,
+    RanNow,
+    Schedule,
+    Scheduled,
+    Skipped,
+    Ticked,
+)
 from holdfast.core import schedule_changes
-from holdfast.core.payloads import check_int
+from holdfast.core.payloads import check_id, check_int
 from holdfast.core.processes import check_place
 from holdfast.core.schedules import check_schedule, plan_schedule
 from holdfast.ops import schedules
@@ -56,6 +63,16 @@ class Schedules:
             schedules.change, view.tenant, schedule, schedule_changes.resumed
         )
 
+    async def run_now(self, schedule: str, request: str) -> RanNow:
+        """Let it happen now, besides its instants and even when it is paused; once for each
+        request."""
+        check_schedule(schedule)
+        check_id("request", request)
+        view = self._view
+        return await view.engine.write(
+            schedules.run_now, view.tenant, schedule, request, view.limits
+        )
+
     async def delete(self, schedule: str) -> bool:
         """Remove a schedule with what was skipped of it; what has fired stays. False when there was
         none."""
@@ -82,7 +99,8 @@ class Schedules:
         return await view.engine.read(schedules.skipped, view.tenant, schedule, place, size)
 
     async def tick(self, *, limit: int = 100) -> Ticked:
-        """Decide what is due of all schedules: at most `limit` instants fire, shared out among the
-        schedules. Any number of workers may tick at once."""
+        """Decide what is due of all schedules, and start what is subscribed to it. At most `limit`
+        instants fire, shared out among the schedules; any number of workers may tick at once."""
         view = self._view
-        return await view.engine.write(schedules.tick, view.tenant, view.page(limit))
+        size = view.page(limit)
+        return await view.engine.write(schedules.tick, view.tenant, size, view.limits)

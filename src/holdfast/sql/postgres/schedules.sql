@@ -31,10 +31,11 @@ WHERE tenant = :tenant AND schedule = :schedule AND first_ms > :after::bigint
 ORDER BY first_ms LIMIT :limit
 
 -- name: schedules.due
--- A page of the schedules that are due at a time, or now, longest due first; with the time, and the
--- next one at which anything is due. One row when there are none.
+-- A page of the schedules that are due at a time, or now, longest due first; with the time, the
+-- next one at which anything is due, and for each its version as a source, which is null when
+-- nobody has ever subscribed to it. One row when there are none.
 -- mode: read
--- returns: upper_ms, later_ms
+-- returns: upper_ms, later_ms, version
 -- returns: schedule, timing, payload, digest, missed, cap, grace_ms, start_ms, until_ms
 -- returns: revision, created_at_ms, updated_at_ms, decided_ms, next_at_ms, last_at_ms
 -- returns: paused_at_ms, fired, skipped, ran
@@ -42,6 +43,8 @@ SELECT c.upper_ms,
   (SELECT l.next_at_ms FROM {schema}.schedule l
     WHERE l.tenant = :tenant AND l.next_at_ms > c.upper_ms
     ORDER BY l.next_at_ms LIMIT 1) AS later_ms,
+  (SELECT t.version FROM {schema}.trigger_source t WHERE t.tenant = :tenant
+    AND t.source_type = 'schedule' AND t.source_key = s.schedule) AS version,
   s.schedule, s.timing, s.payload, s.digest, s.missed, s.cap, s.grace_ms, s.start_ms, s.until_ms,
   s.revision, s.created_at_ms, s.updated_at_ms, s.decided_ms, s.next_at_ms, s.last_at_ms,
   s.paused_at_ms, s.fired, s.skipped, s.ran
@@ -96,34 +99,35 @@ SELECT 1 AS changed FROM changed
 -- step: refused
 SELECT 1 AS known
 
--- name: schedules.decide
--- Writes down what was decided of a schedule, when it is the one that was looked at and nobody has
--- decided of it since.
+-- name: schedules.fire
+-- Writes down what was decided of a schedule, if it is as it was looked at, or that it is run by
+-- hand; stores what happened by that, unless it is there already, and starts the processes of it.
 -- mode: write
--- returns: decided
--- explains: known
--- Differs by necessity: a schedule that somebody holds is not waited for.
+-- children: occurrences(occurrence, key, payload, digest)
+-- children: deliveries(occurrence_key, occurrence, owner_session, owner_frame, key, subscription,
+-- children: process, state, reason, identity)
+-- children: processes(occurrence_key, occurrence, process, kind, definition, recovery,
+-- children: origin_session, wake_session, registration, identity)
+-- children: grants(occurrence_key, occurrence, session, frame, process, kind, label)
+-- returns: stored
+-- explains: same, version
 -- step: guard
-WITH held AS MATERIALIZED (
-  SELECT s.schedule FROM {schema}.schedule s WHERE s.tenant = :tenant AND s.schedule = :schedule
-    AND s.decided_ms = :seen_decided_ms AND s.digest = :seen_digest -- guard: seen
-    AND s.paused_at_ms IS NULL -- guard: paused
-  FOR NO KEY UPDATE SKIP LOCKED
-), decided AS (
-  UPDATE {schema}.schedule s SET decided_ms = :decided_ms, next_at_ms = :next_at_ms,
-    last_at_ms = coalesce(:last_at_ms, s.last_at_ms), fired = s.fired + :fire_count::bigint,
-    skipped = s.skipped + :skip_count::bigint
-  FROM held h WHERE s.tenant = :tenant AND s.schedule = h.schedule
-  RETURNING s.schedule
-), told AS (
-  INSERT INTO {schema}.schedule_skip (tenant, schedule, first_ms, last_ms, count, reason, at_ms)
-  SELECT :tenant, d.schedule, :skip_first_ms::bigint, :skip_last_ms::bigint, :skip_count,
-    :skip_reason, :at_ms::bigint
-  FROM decided d WHERE :skip_count > 0
-)
-SELECT 1 AS decided FROM decided
+SELECT f.stored FROM {schema}.fire_schedule_v1(:tenant, :schedule, :by_hand, :seen_digest,
+  :seen_decided_ms, :version, :decided_ms, :next_at_ms, :last_at_ms, :fire_count, :skip_first_ms,
+  :skip_last_ms, :skip_count, :skip_reason, :at_ms,
+  :occurrences.occurrence, :occurrences.key, :occurrences.payload, :occurrences.digest,
+  :deliveries.occurrence, :deliveries.owner_session, :deliveries.owner_frame, :deliveries.key,
+  :deliveries.subscription, :deliveries.process, :deliveries.state, :deliveries.reason,
+  :processes.occurrence, :processes.process, :processes.kind, :processes.definition,
+  :processes.recovery, :processes.origin_session, :processes.wake_session,
+  :processes.registration, :processes.identity,
+  :grants.session, :grants.frame, :grants.process, :grants.kind, :grants.label) f
 -- step: refused
-SELECT 1 AS known
+SELECT EXISTS (SELECT FROM {schema}.schedule s WHERE s.tenant = :tenant AND s.schedule = :schedule
+    AND s.digest = :seen_digest
+    AND (:by_hand OR (s.decided_ms = :seen_decided_ms AND s.paused_at_ms IS NULL))) AS same,
+  coalesce((SELECT t.version FROM {schema}.trigger_source t WHERE t.tenant = :tenant
+    AND t.source_type = 'schedule' AND t.source_key = :schedule), 0) AS version
 
 -- name: schedules.delete
 -- Removes a schedule with what was skipped of it.
