@@ -18,6 +18,10 @@ import pytest
 
 import holdfast
 
+pytest.register_assert_rewrite(
+    "tests.process_race_laws", "tests.process_race_beside", "tests.process_rings"
+)
+
 Rows = dict[str, list[dict[str, Any]]]
 Run = Callable[..., Awaitable[list[dict[str, Any]]]]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import apsw
 import asyncpg
+import msgspec
 import pytest
 
 import holdfast
@@ -31,6 +32,13 @@ from holdfast.contract.processes import (
 )
 from holdfast.contract.queue import NewWork
 from holdfast.contract.records import NewNode, StateRef, Turn, Usage
+from holdfast.contract.triggers import (
+    NewOccurrence,
+    NewSubscription,
+    OccurrenceFilter,
+    ProcessTemplate,
+    SubscriptionFilter,
+)
 from holdfast.engine.postgres_calls import Text, compiled
 from holdfast.engine.sqlite_run import CompiledPart, scripts
 from holdfast.sql.catalog import catalog
@@ -128,7 +136,7 @@ BUDGETS: dict[str, tuple[int, Act]] = {
     "claim a process": (1, lambda s, name, n: s.processes.claim("template", "me", ttl_ms=0)),
     "claim, renew, release a process": (3, leased),
     "due": (1, lambda s, name, n: s.processes.due(limit=20)),
-    "log": (1, lambda s, name, n: s.processes.events("template", after=n % 7, limit=5)),
+    "log": (1, lambda s, name, n: s.processes.events("template", limit=5)),
 }
 
 
@@ -138,6 +146,18 @@ def started_by(scope: Scope) -> NewProcess:
     return NewProcess(
         **{**PROCESS, **own, "process": scope.session, "parent": scope.session + "-p"}
     )
+
+
+async def subscribed(store: Store, nth: int) -> None:
+    """A subscription to a source of its own, where two things happen: one that is delivered, and
+    one that is reserved."""
+    named: dict[str, Any] = {"source_type": "type", "source_key": f"source-{nth}"}
+    owner = Scope(session=f"copy-{nth}") if nth % 2 else None
+    new = NewSubscription(owner=owner, key=f"key-{nth}", **named)
+    await store.triggers.register(new, operation=f"operation-{nth}")
+    await store.triggers.ingest(NewOccurrence(key=f"ingested-{nth}", **named))
+    done = await store.triggers.record(NewOccurrence(key=f"recorded-{nth}", **named))
+    await store.triggers.reserve(done.occurrence.occurrence)
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +181,7 @@ async def _fill(url: str) -> None:
         await store.processes.append("template", NewEvent(type="line", payload="a", key="key"))
         many = [started_by(Scope(session=f"copy-{n}")) for n in range(SESSIONS)]
         await asyncio.gather(*(store.processes.register(one) for one in many))
+        await asyncio.gather(*(subscribed(store, n) for n in range(SESSIONS)))
         found = await store.processes.changes(limit=1000)
         while found.more:
             found = await store.processes.changes(after=found.next, limit=1000)
@@ -175,7 +196,7 @@ async def _fill(url: str) -> None:
         )
         for name, columns in sorted((t["name"], t["columns"]) for t in tables):
             owner = next((o for o in ("session", "process") if o in columns), "tenant")
-            if name in ("blob", "migration", "process", "process_grant"):
+            if name in ("blob", "migration", "process", "process_grant") or "trigger_" in name:
                 continue
             await connection.execute(
                 f"INSERT INTO {name} ({', '.join(columns)})"
@@ -370,6 +391,7 @@ async def everything(store: Store) -> None:
     await store.sessions.receipt(fork, "branch")
     await store.sessions.create(f"{fork}-new", tags={"a": "b"})
     await processes_of(store, fork)
+    await triggers_of(store, fork)
     await store.sessions.delete(fork)
 
 
@@ -402,6 +424,42 @@ async def processes_of(store: Store, session: str) -> None:
     ]
     for one in which:
         await processes.list(which=ProcessFilter(**one), limit=5)
+
+
+async def triggers_of(store: Store, session: str) -> None:
+    """Each operation on triggers, on a source that several have subscribed to."""
+    triggers, owner = store.triggers, Scope(session=session)
+    named: dict[str, Any] = {"source_type": "type", "source_key": session}
+    process = ProcessTemplate(grants=[NewGrant(scope=owner)])
+    for nth in range(3):
+        new = NewSubscription(owner=owner, key=f"key-{nth}", process=process, **named)
+        await triggers.register(new, operation=f"{session}-{nth}")
+        await triggers.register(new, operation=f"{session}-{nth}")
+    moved = NewSubscription(owner=owner, key="key-2", source_type="type", source_key="source-2")
+    await triggers.register(moved, expected=1)
+    await triggers.disable("key-0", owner=owner)
+    await triggers.enable("key-0", owner=owner, expected=2)
+    await triggers.delete("key-2", owner=owner)
+    await triggers.get("key-0", owner=owner)
+    which: list[dict[str, Any]] = [{}, {"session": session}, named, {"enabled": True}]
+    for one in which:
+        await triggers.list(which=SubscriptionFilter(**one), limit=5)
+    happens = NewOccurrence(key=f"{session}-ingested", **named)
+    done = await triggers.ingest(happens)
+    assert await triggers.ingest(happens) == msgspec.structs.replace(done, recorded=False)
+    assert len(done.deliveries) == 2
+    found = await triggers.record(NewOccurrence(key=f"{session}-recorded", **named))
+    name = found.occurrence.occurrence
+    assert len(await triggers.reserve(name)) == 2
+    await triggers.reserved(after=f"{name}    ", limit=5)
+    assert len(await triggers.start(name)) == 2
+    await triggers.occurrence(name)
+    await triggers.occurrences(limit=5)
+    await triggers.occurrences(which=OccurrenceFilter(**named), limit=5)
+    await triggers.deliveries(name, limit=5)
+    await triggers.prune(before_ms=found.occurrence.at_ms - 3_600_000, limit=5)
+    late = await triggers.record(NewOccurrence(key=f"{session}-late", **named))
+    await triggers.reserve(late.occurrence.occurrence)
 
 
 # --- SQLite: plans and statements

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from holdfast.contract.errors import (
     Unavailable,
 )
 from holdfast.contract.limits import MAX_INT
+from holdfast.contract.queue import NewWork
 from holdfast.contract.records import History, NewNode, Turn, Usage
 from holdfast.contract.stores import Store
 from holdfast.core.payloads import node_digest, pack
@@ -403,6 +404,67 @@ async def test_a_total_that_overflows_when_it_is_read_is_told(database: Database
             await store.usage.totals()
         alone = await store.usage.totals(session="s")
         assert alone[0].usage.input == MAX_INT
+        await others_go_on(store)
+
+
+WORK_DAMAGE = {
+    "kind": "UPDATE work SET kind = 'wish'",
+    "delivery": "UPDATE work SET delivery = 'never'",
+    "slot": "UPDATE work SET slot = 'both'",
+    "state": "UPDATE work SET state = 'gone', claim = NULL",
+    "seq": "UPDATE work SET seq = -1",
+    "attempts": "UPDATE work SET attempts = -5",
+    "name": "UPDATE work SET work = 'renamed'",
+    "items": "work.items",
+    "digest": "work.digest",
+}
+
+
+@pytest.mark.parametrize("what", WORK_DAMAGE.values(), ids=WORK_DAMAGE)
+async def test_damaged_work_is_a_typed_error_and_is_never_passed_over(
+    database: Database, what: str
+) -> None:
+    """Every read of it names the row. A claim that meets it is refused and leaves nothing claimed,
+    and does not go on with what stands behind it."""
+    async with opened(database) as store:
+        await fill(store)
+        enqueued = [
+            await store.queue.enqueue(NewWork(session="s", payloads=[body], key=f"k-{body}"))
+            for body in ("first", "second")
+        ]
+        name = enqueued[0].work.work
+        await store.queue.enqueue(NewWork(session="other", payloads=["whole"]))
+        await database.drop_checks()
+        where = f"session = 's' AND work = '{name}'"
+        if what.startswith("work."):
+            await damage(database, ("work", where, what.removeprefix("work."), "work"))
+        else:
+            await database.run(f"{what} WHERE {where}")
+        name = "renamed" if "renamed" in what else name
+        reads: list[Callable[[], Awaitable[object]]] = [
+            lambda: store.queue.list("s"),
+            lambda: store.queue.get("s", name),
+            lambda: store.queue.cancel("s", name),
+            lambda: store.queue.enqueue(NewWork(session="s", key="k-first")),
+        ]
+        for read in reads:
+            with pytest.raises(Corrupt) as caught:
+                await read()
+            assert (caught.value.table, caught.value.key) == ("work", f"s/{name}")
+            assert not caught.value.retryable
+        for _ in range(2 if "state" not in what else 0):
+            with pytest.raises(Corrupt):
+                await store.queue.claim("s", "me")
+        if "state" in what:
+            for session in ("s", None):
+                with pytest.raises(Corrupt):
+                    await store.queue.counts(session=session)
+        held = await database.run("SELECT count(*) AS n FROM work WHERE state = 'claimed'")
+        assert held[0]["n"] == 0
+        assert len(await database.run("SELECT seq FROM work WHERE session = 's'")) == 2
+        taken = await store.queue.claim("other", "me")
+        assert taken.claim is not None
+        assert taken.claim.work[0].items[0].json() == "whole"
         await others_go_on(store)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.contract.errors import Corrupt
+from holdfast.contract.processes import EventType, NewEvent, NewProcess, WakeRule
 from holdfast.contract.records import NewNode, Turn
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,3 +47,35 @@ def test_damage_is_not_handed_out(sqlite_path: Path, damage: str, table: str) ->
         with pytest.raises(Corrupt) as it:
             store.history.load("s")
         assert it.value.table == table
+
+
+@pytest.mark.parametrize(
+    ("damage", "table"),
+    [
+        ("UPDATE process_event SET payload = CAST('\"other\"' AS BLOB)", "process_event"),
+        ("UPDATE process_event SET output = CAST('\"other\"' AS BLOB)", "process_event"),
+        ("UPDATE process_event SET wake = CAST('other' AS BLOB)", "process_event"),
+        ("UPDATE process_event SET key = 'other'", "process_event"),
+        ("UPDATE process SET registration = CAST('other' AS BLOB)", "process"),
+        ("UPDATE process SET identity = zeroblob(16)", "process"),
+    ],
+    ids=["payload", "output", "wake", "key", "registration", "identity"],
+)
+def test_damage_of_a_process_is_not_handed_out(sqlite_path: Path, damage: str, table: str) -> None:
+    """A process or an event that is not what its digest says is a typed error that names it, in the
+    record and in the log."""
+    done = EventType(name="done", ends="completed", wakes=WakeRule())
+    with holdfast.open_sync(str(sqlite_path)) as store:
+        store.processes.register(NewProcess(process="p", events=[done]))
+        event = NewEvent(type="done", payload="first", key="k")
+        store.processes.append("p", event, authority="operator")
+        rival = apsw.Connection(str(sqlite_path))
+        rival.execute(damage)
+        rival.close()
+        with pytest.raises(Corrupt) as it:
+            store.processes.get("p")
+        assert it.value.table == table
+        if table == "process_event":
+            with pytest.raises(Corrupt) as it:
+                store.processes.events("p")
+            assert it.value.table == table

@@ -24,8 +24,11 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import holdfast
 from holdfast.backend import is_postgres
+from holdfast.contract.processes import EventType, WakeRule
 from holdfast.stores_blocking import BlockingStore
 from holdfast.testing.machine import WANTED, seeded_run, store_machine
+from holdfast.testing.machine_calls import HOUR_MS, Call
+from holdfast.testing.machine_process_calls import Ahead, Near
 from holdfast.testing.machine_world import Minter, Ticker, World
 from holdfast.testing.postgres_server import PostgresServer
 
@@ -103,7 +106,7 @@ class Ground:
         found: Rows = {}
         tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'migration'"
         for (table,) in list(connection.execute(tables)):
-            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_xinfo({table})")]
             marks = ", ".join("?" for _ in tenants)
             rows = connection.execute(f"SELECT * FROM {table} WHERE tenant IN ({marks})", tenants)
             found[table] = _timeless(columns, list(rows))
@@ -192,6 +195,73 @@ def test_no_sequence_tells_sqlite_from_the_oracle(sqlite_ground: Ground) -> None
 def test_no_sequence_tells_postgres_from_the_oracle(postgres_ground: Ground) -> None:
     """Whatever is asked, in whatever order, PostgreSQL answers as the oracle does."""
     search(postgres_ground)
+
+
+def _tell(process: str, **how: Any) -> Call:
+    said = {"type": "tell", "payload": "x", "key": None, "wake": None, "lease": None}
+    return Call(0, "processes.append", {"process": process, **said, "authority": None, **how})
+
+
+def _register(process: str, *events: EventType) -> Call:
+    args = {"process": process, "events": events, "wake": Near("s0"), "grants": ()}
+    return Call(0, "processes.register", args)
+
+
+TELL = EventType(name="tell", wakes=WakeRule())
+COUNTS = {"type": "object", "additionalProperties": {"type": "integer"}}
+SEQUENCES: dict[str, list[tuple[Call, str]]] = {
+    "the session that a process wakes is deleted before and after it is registered": [
+        (Call(0, "create", {"session": "s0"}), "create: created True"),
+        (_register("before", TELL), "processes.register: created True"),
+        (_tell("before", key="k"), "processes.append: enqueued"),
+        (Call(0, "delete", {"session": "s0"}), "delete: deleted True"),
+        (_register("after", TELL), "processes.register: created True"),
+        (_tell("before", key="k"), "processes.append: replayed True"),
+        (_tell("before"), "processes.append: no-target"),
+        (_tell("after"), "processes.append: no-target"),
+        (_tell("after", wake=Near("s0")), "processes.append: target-gone"),
+    ],
+    "a process that was pruned is pruned, whatever is asked of it": [
+        (_register("p", TELL), "processes.register: created True"),
+        (_tell("p"), "processes.append: target-gone"),
+        (
+            Call(0, "processes.abandon", {"process": "p", "reason": "r", "authority": "operator"}),
+            "processes.abandon: abandoned by operator",
+        ),
+        (
+            Call(0, "processes.prune", {"ended_before_ms": Ahead(HOUR_MS), "limit": 100}),
+            "processes.prune: some",
+        ),
+        (_tell("p", type="undeclared"), "processes.append: process-pruned"),
+        (_tell("p", key="process.k"), "processes.append: process-pruned"),
+    ],
+    "a schema of additional properties needs no others": [
+        (_register("p", EventType(name="tell", schema=COUNTS)), "processes.register: created True"),
+        (_tell("p", payload={"a": 1}), "processes.append: replayed False"),
+        (_tell("p", payload={"a": "1"}), "processes.append: payload-rejected"),
+    ],
+    "the keys of wakes are taken": [
+        (Call(0, "create", {"session": "s0"}), "create: created True"),
+        (
+            Call(0, "queue.enqueue", {"session": "s0", "key": "process:p:event:1:wake"}),
+            "queue.enqueue: invalid",
+        ),
+    ],
+}
+"""What once told a store from the oracle, call by call, with the outcome of each."""
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_what_once_told_them_apart(
+    kind: str, sequence: str, request: pytest.FixtureRequest
+) -> None:
+    """Sequences in which a store and the oracle have differed are played again, and end as they
+    should."""
+    world = request.getfixturevalue(f"{kind}_ground").world()
+    for call, outcome in SEQUENCES[sequence]:
+        assert world.play(call) == outcome, call
+    world.study()
 
 
 def test_long_runs_reach_every_kind_of_outcome(sqlite_ground: Ground) -> None:

@@ -58,9 +58,9 @@ def test_the_driver_asks_for_no_types(postgres_url: str) -> None:
         ):
             await store.counters("c")
             await store.engine.write(add, "c", 1, [("e", b"x", 1)])
-            store.engine.signals.subscribe("t")
+            store.engine.signals.attend()
             await store.engine.signals.listening.wait()
-            store.engine.signals.publish("t")
+            store.engine.signals.publish(["t"])
             await until(lambda: asyncio.sleep(0, wire.texts[-1]), lambda t: "pg_notify" in t)
         assert not [text for text in wire.texts if "typeinfo" in text or "set_config" in text]
         assert not [text for text in wire.texts if text.upper().startswith("SET")]

@@ -32,6 +32,8 @@ LIMIT = 4
 SLACK = 8
 # A deeper tree is a few blocks more for each time that a place is looked up in it.
 DEEPER = 3
+# No operation on so little work reads more rows than this, be they of tables or of indexes.
+A_FEW = 250
 BEHIND = ("claimed", "delayed", "dead", "done")
 
 Cost = dict[str, tuple[int, int, int]]
@@ -214,15 +216,24 @@ async def undone(url: str, tenant: str) -> AsyncIterator[tuple[Any, Store]]:
     """A store inside a transaction that leaves nothing behind."""
     connection = await asyncpg.connect(url)
     try:
-        async with await holdfast.open(url, tenant=tenant, pool_size=1) as store:
-            transaction = connection.transaction()
-            await transaction.start()
-            try:
-                yield connection, store.on(connection)
-            finally:
-                await transaction.rollback()
+        async with (
+            await holdfast.open(url, tenant=tenant, pool_size=1) as store,
+            rolled_back(connection),
+        ):
+            yield connection, store.on(connection)
     finally:
         await connection.close()
+
+
+@asynccontextmanager
+async def rolled_back(connection: Any) -> AsyncIterator[None]:
+    """A transaction that is taken back."""
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        yield
+    finally:
+        await transaction.rollback()
 
 
 async def cost(connection: Any, act: Callable[[], Awaitable[object]]) -> Cost:
@@ -264,6 +275,40 @@ async def test_claims_do_not_grow_with_the_backlog(grown: Grown, name: str) -> N
                 prepared = await first(bench)
                 costs.append(await cost(connection, lambda: act(bench, prepared)))  # noqa: B023
         compare(f"{name} behind what is {state}", *costs)
+
+
+async def test_plans_that_were_made_on_an_empty_queue_hold_when_it_has_grown(
+    postgres_url: str,
+) -> None:
+    """A connection keeps its plans until somebody counts the rows anew, which may take a while."""
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        await connection.execute("SET plan_cache_mode = force_generic_plan")
+        async with await holdfast.open(postgres_url, tenant="a") as store:
+            fences = await prepare(store)
+            for table in ("session", "work"):
+                await connection.execute(
+                    f"ALTER TABLE holdfast.{table} SET (autovacuum_enabled = off)"
+                )
+            inside = store.on(connection)
+            for first, act in ACTS.values():
+                async with rolled_back(connection):
+                    bench = Bench(inside, "ready-short", None)
+                    for _ in range(LIMIT * 2):
+                        await put(bench)
+                    await act(bench, await first(bench))
+            await fill_server(postgres_url, rows_of_all("a"))
+            for name, (first, act) in ACTS.items():
+                for state in ("ready", *BEHIND):
+                    session = f"{state}-long"
+                    async with rolled_back(connection):
+                        bench = Bench(inside, session, fences[session])
+                        prepared = await first(bench)
+                        found = await cost(connection, lambda: act(bench, prepared))  # noqa: B023
+                    rows = sum(c[1] for c in found.values())
+                    assert rows < A_FEW, f"{name} behind what is {state}: {found}"
+    finally:
+        await connection.close()
 
 
 async def test_the_next_session_is_found_among_many_at_the_same_cost(grown: Grown) -> None:

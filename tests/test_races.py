@@ -21,14 +21,21 @@ import asyncpg
 import pytest
 
 import holdfast
-from holdfast.contract.errors import LaneLost
+from holdfast.contract.errors import ClaimLost, LaneLost
+from holdfast.contract.queue import NewWork
 from holdfast.contract.records import NewNode, Turn, Usage
 from holdfast.testing.postgres_server import PostgresServer
 from holdfast.testing.race_laws import RACES
+from holdfast.testing.race_laws_processes import PROCESS_RACES
+from holdfast.testing.race_laws_queue import QUEUE_RACES
 from holdfast.testing.races import RACERS, Arena, ProcessRacer, Race, ThreadRacer
 
 ROUNDS = int(os.environ.get("HOLDFAST_ROUNDS", "300"))
+ALL = (*RACES, *QUEUE_RACES, *PROCESS_RACES)
+Arenas = tuple[str, dict[bool, Arena]]
 COMMITS = [race for race in RACES if race.name.startswith("commit-")]
+NEXT = [race for race in QUEUE_RACES if race.name == "next"]
+SETTLES = [race for race in QUEUE_RACES if race.name.startswith("settle")]
 
 # Content that is named and not there, and content that is there and nobody names.
 DANGLING = """
@@ -60,11 +67,21 @@ def fresh_tenant() -> str:
     return f"t{uuid.uuid4().hex}"
 
 
+@contextmanager
+def arenas(url: str, **options: Any) -> Iterator[Arenas]:
+    """One for most races, and one in a tenant of its own for those that are run alone."""
+    with (
+        arena(url, fresh_tenant(), **options) as shared,
+        arena(url, fresh_tenant(), **options) as empty,
+    ):
+        yield url, {False: shared, True: empty}
+
+
 @pytest.fixture(scope="module")
-def sqlite_races(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Arena]]:
+def sqlite_races(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arenas]:
     path = str(tmp_path_factory.mktemp("races") / "agents.db")
-    with arena(path, fresh_tenant(), synchronous="normal") as found:
-        yield path, found
+    with arenas(path, synchronous="normal") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +95,14 @@ def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def postgres_races(postgres_database: str) -> Iterator[tuple[str, Arena]]:
-    with arena(postgres_database, fresh_tenant(), pool_size=3, allow_unsafe=True) as found:
-        yield postgres_database, found
+def postgres_races(postgres_database: str) -> Iterator[Arenas]:
+    with arenas(postgres_database, pool_size=3, allow_unsafe=True) as found:
+        yield found
+
+
+def rounds_of(race: Race) -> int:
+    """Each guard of processes has a race of its own elsewhere; what meets here are several."""
+    return max(1, ROUNDS // 3) if race in PROCESS_RACES else ROUNDS
 
 
 def sqlite_count(path: str, query: str) -> int:
@@ -102,22 +124,22 @@ def troubles(server: PostgresServer) -> tuple[int, int]:
     return log.count("deadlock detected"), log.count("duplicate key value")
 
 
-@pytest.mark.parametrize("race", RACES, ids=lambda race: race.name)
-def test_race_on_sqlite(sqlite_races: tuple[str, Arena], race: Race) -> None:
+@pytest.mark.parametrize("race", ALL, ids=lambda race: race.name)
+def test_race_on_sqlite(sqlite_races: Arenas, race: Race) -> None:
     """Four handles on one file, each in a thread."""
     path, found = sqlite_races
-    found.run(race, ROUNDS)
+    found[race.alone].run(race, rounds_of(race))
     assert (sqlite_count(path, DANGLING), sqlite_count(path, LEFT)) == (0, 0)
 
 
-@pytest.mark.parametrize("race", RACES, ids=lambda race: race.name)
+@pytest.mark.parametrize("race", ALL, ids=lambda race: race.name)
 def test_race_on_postgres(
-    postgres_races: tuple[str, Arena], postgres_server: PostgresServer, race: Race
+    postgres_races: Arenas, postgres_server: PostgresServer, race: Race
 ) -> None:
     """Four handles with pools of their own, so that no merging keeps the rivals apart."""
     url, found = postgres_races
     before = troubles(postgres_server)
-    found.run(race, ROUNDS)
+    found[race.alone].run(race, rounds_of(race))
     counts = [postgres_count(postgres_server, url, query) for query in (DANGLING, LEFT)]
     assert counts == [0, 0]
     assert troubles(postgres_server) == before
@@ -133,7 +155,7 @@ def test_races_in_processes(sqlite_path: Path) -> None:
         for racer in racers:
             stack.callback(racer.close)
         found = Arena([home], racers, random.getrandbits(32))
-        for race in COMMITS[:3]:
+        for race in (*NEXT, *COMMITS[:3], *SETTLES):
             found.run(race, ROUNDS)
 
 
@@ -147,7 +169,7 @@ def test_races_through_one_handle(
     if kind == "postgres":
         url, own = request.getfixturevalue("postgres_database"), {"allow_unsafe": True}
     with arena(url, fresh_tenant(), handles=1, **own) as found:
-        for race in COMMITS:
+        for race in (*COMMITS, *SETTLES):
             found.run(race, max(1, ROUNDS // 6))
 
 
@@ -215,6 +237,58 @@ async def test_a_lane_that_lapses_while_a_turn_waits_is_lost(postgres_database: 
     with pytest.raises(LaneLost):
         await waiting
     assert await store.sessions.receipt("s", "t") is None
+    await rival.close()
+    await store.close()
+
+
+async def test_a_claim_that_is_given_back_while_a_turn_waits_is_lost(
+    postgres_database: str,
+) -> None:
+    """A turn that waited for the session is judged by what is claimed after the wait: when its work
+    was given back meanwhile, it is refused."""
+    store = await holdfast.open(postgres_database, tenant=fresh_tenant(), allow_unsafe=True)
+    await store.sessions.create("s")
+    await store.queue.enqueue(NewWork(session="s", payloads=["w"], key="k"))
+    claim = (await store.queue.claim("s", "ada")).claim
+    assert claim is not None
+    rival = await asyncpg.connect(postgres_database)
+    watch = await asyncpg.connect(postgres_database)
+    async with rival.transaction():
+        assert await store.on(rival).queue.abandon(claim) == 1
+        turn = Turn(session="s", turn="t", claims=[claim.settlement])
+        waiting = asyncio.create_task(store.sessions.commit(turn))
+        while not waiting.done() and not await watch.fetchval(
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+        ):
+            await asyncio.sleep(0.01)
+    with pytest.raises(ClaimLost):
+        await waiting
+    assert await store.sessions.receipt("s", "t") is None
+    assert (await store.queue.list("s")).items[0].state == "ready"
+    await watch.close()
+    await rival.close()
+    await store.close()
+
+
+async def test_work_that_is_claimed_while_a_cancel_waits_is_kept(postgres_database: str) -> None:
+    """A cancel that waited is judged by who holds the lane after the wait: when a session was
+    handed out meanwhile, its work is not removed."""
+    store = await holdfast.open(postgres_database, tenant=fresh_tenant(), allow_unsafe=True)
+    await store.sessions.create("s")
+    work = (await store.queue.enqueue(NewWork(session="s", payloads=["w"]))).work
+    rival = await asyncpg.connect(postgres_database)
+    watch = await asyncpg.connect(postgres_database)
+    async with rival.transaction():
+        taken = await store.on(rival).queue.claim_next("bob")
+        assert taken.claim is not None
+        waiting = asyncio.create_task(store.queue.cancel("s", work.work))
+        while not waiting.done() and not await watch.fetchval(
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+        ):
+            await asyncio.sleep(0.01)
+    assert await waiting is None
+    assert (await store.queue.list("s")).items == taken.claim.work
+    await watch.close()
     await rival.close()
     await store.close()
 

@@ -33,13 +33,15 @@ class Guard:
         return f"{self.dialect}:{self.name}"
 
 
-def _laws(dialect: str, module: str, *numbers: str) -> tuple[str, ...]:
+def laws(dialect: str, module: str, *numbers: str) -> tuple[str, ...]:
+    """Laws of a chapter, on a database."""
     mode = "sqlite-blocking" if dialect == "SQLite" else "postgres-async"
     chosen = " or ".join(f"law_{number}_" for number in numbers)
     return (f"{LAWS}/law_{module}.py", f"--holdfast-mode={mode}", "-k", chosen)
 
 
-def _race(dialect: str, name: str) -> tuple[str, ...]:
+def race(dialect: str, name: str) -> tuple[str, ...]:
+    """A race, on a database."""
     return (f"tests/test_races.py::test_race_on_{dialect.lower()}[{name}]",)
 
 
@@ -49,17 +51,17 @@ def _home(inside: str, file: str) -> str:
 
 
 def _lite(
-    name: str, without: str, inside: str, old: str, new: str, *laws: str, file: str = "sessions"
+    name: str, without: str, inside: str, old: str, new: str, *chosen: str, file: str = "sessions"
 ) -> Guard:
     path = f"{SQLITE}/{_home(inside, file)}.sql"
-    return Guard(name, "SQLite", without, path, inside, old, new, _laws("SQLite", *laws))
+    return Guard(name, "SQLite", without, path, inside, old, new, laws("SQLite", *chosen))
 
 
 def _post(
-    name: str, without: str, inside: str, old: str, new: str, *laws: str, file: str = "sessions"
+    name: str, without: str, inside: str, old: str, new: str, *chosen: str, file: str = "sessions"
 ) -> Guard:
     path = MIGRATION if inside == FUNCTION else f"{POSTGRES}/{_home(inside, file)}.sql"
-    tests = _race("postgres", laws[0]) if len(laws) == 1 else _laws("PostgreSQL", *laws)
+    tests = race("postgres", chosen[0]) if len(chosen) == 1 else laws("PostgreSQL", *chosen)
     return Guard(name, "PostgreSQL", without, path, inside, old, new, tests)
 
 
@@ -169,7 +171,7 @@ GUARDS = (
     Guard(
         "write-lock", "SQLite", "the guard reads before the write lock is held",
         "src/holdfast/engine/sqlite_writer.py", "", '"BEGIN IMMEDIATE"', '"BEGIN"',
-        _race("sqlite", "commit-one-revision"), every=True,
+        race("sqlite", "commit-one-revision"), every=True,
     ),
     Guard(
         "group-fallback", "SQLite", "what a failed operation had written is committed",
@@ -182,7 +184,7 @@ GUARDS = (
         "group-refusal", "SQLite", "what a refused operation had written is committed",
         "src/holdfast/engine/sqlite_writer.py", "def _run_plain",
         "if self.connection.total_changes() != before:", "if False:",
-        _laws("SQLite", "usage", "053"),
+        laws("SQLite", "usage", "053"),
     ),
     Guard(
         "digest-node", "both", "a damaged node is handed out",

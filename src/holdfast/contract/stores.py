@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from holdfast.contract.background import ProcessStore, ScheduleStore, TriggerStore
+from holdfast.contract.processes import Event, Process
 from holdfast.contract.queue import (
     Boundary,
     Claim,
@@ -304,6 +305,40 @@ class QueueStore(Protocol):
         ...
 
 
+class WaitStore(Protocol):
+    """Waits: until something is there, or the time is up."""
+
+    async def head(self, session: str, *, after: int, timeout_ms: int | None = None) -> Head | None:
+        """The head as soon as its revision is above `after`; None when the time is up. Without a
+        timeout it waits for ever; 0 looks once."""
+        ...
+
+    async def work(
+        self,
+        session: str | None = None,
+        *,
+        fence: Fence | None = None,
+        boundary: Boundary = "idle",
+        kind: Wanted = "any",
+        timeout_ms: int | None = None,
+    ) -> bool:
+        """True as soon as there is work to claim, in this session or in any that nobody holds;
+        False when the time is up. With a fence it is what the holder of the lane may claim, and
+        `LaneLost` when the lane is not held any more. Somebody else may be quicker to claim."""
+        ...
+
+    async def event(
+        self, process: str, *, after: int, type: str | None = None, timeout_ms: int | None = None
+    ) -> Event | None:
+        """The first event, or the first of a type, later than `after`; None when the time is up.
+        `ProcessEnded` when none will come any more."""
+        ...
+
+    async def ended(self, process: str, *, timeout_ms: int | None = None) -> Process | None:
+        """The process as soon as it has ended, in whatever way; None when the time is up."""
+        ...
+
+
 class Store(Protocol):
     """One tenant's view of one database."""
 
@@ -325,4 +360,6 @@ class Store(Protocol):
     def triggers(self) -> TriggerStore: ...
     @property
     def schedules(self) -> ScheduleStore: ...
+    @property
+    def waits(self) -> WaitStore: ...
     async def close(self) -> None: ...

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from holdfast.contract.errors import Corrupt, EventUndeclared, Invalid, PayloadRejected
+from holdfast.contract.errors import Corrupt, EventUndeclared, Invalid, PayloadRejected, TooLarge
 from holdfast.contract.limits import Limits
 from holdfast.contract.processes import (
     Appended,
@@ -59,7 +59,7 @@ def event_digest(
     payload: bytes,
     ends: str | None,
     output: bytes | None,
-    wake: str | None,
+    wake: bytes | None,
 ) -> bytes:
     """What proves an event: whose it is, and all that was decided before it had a place."""
     parts = _pack((tenant, process, type, key, payload, ends, output, wake))
@@ -78,7 +78,8 @@ def check_digest(tenant: str, process: str, parts: tuple[Any, ...], digest: byte
 
 @dataclass(frozen=True, slots=True)
 class EventPlan:
-    """An event, judged: what is written, and what it means for its process."""
+    """An event, judged: what is written, and what it means for its process. `named` says that its
+    target is its own, and not that of its process."""
 
     process: str
     type: str
@@ -89,6 +90,7 @@ class EventPlan:
     output: bytes | None = None
     wake: str | None = None
     target: Scope | None = None
+    named: bool = False
     authority: Authority | None = None
     lease: Lease | None = None
     wait: Wait | None = None
@@ -96,7 +98,8 @@ class EventPlan:
     def params(self, tenant: str, work: str, parent: str | None) -> dict[str, Any]:
         """The plan as parameters of the statement that appends it. `work` is the id that its wake
         gets as work; `parent` is told when the process ends."""
-        own = (self.type, self.key, self.payload, self.ends, self.output, self.wake)
+        wake = None if self.wake is None else self.wake.encode()
+        own = (self.type, self.key, self.payload, self.ends, self.output, wake)
         target = self.target if self.wake is not None else None
         session = target.session if target is not None else None
         items = pack_items([self._wake_item(target)]) if target is not None else b""
@@ -112,7 +115,7 @@ class EventPlan:
             "means": self.means,
             "ends": self.ends,
             "output": self.output,
-            "wake": self.wake,
+            "wake": wake,
             "digest": event_digest(tenant, self.process, *own),
             "authority": self.authority,
             "lease_owner": lease.owner if lease is not None else None,
@@ -123,6 +126,7 @@ class EventPlan:
             "wait_until_ms": wait.until_ms if wait is not None else None,
             "target": session,
             "target_frame": target.frame if target is not None else None,
+            "named": self.named,
             "work": work,
             "items": items,
             "work_digest": b"" if session is None else work_digest(tenant, session, work, items),
@@ -175,8 +179,8 @@ def plan_event(
     if event.wake is not None:
         check_scope("event.wake", event.wake)
         target = event.wake
-    plan = _judged(process, kind, key, payload, target)
-    return _authorised(plan, lease, authority)
+    plan = _judged(process, kind, key, payload, target, limits)
+    return _authorised(replace(plan, named=event.wake is not None), lease, authority)
 
 
 def plan_end(
@@ -197,12 +201,13 @@ def plan_end(
     kind = declared.get(type) or EventType(name=type, ends=ENDS[type])
     payload = encode("output", output, limits.payload_bytes)
     _decoded("output", type, payload)
-    return _authorised(_judged(process, kind, END_KEY, payload, target), lease, authority)
+    return _authorised(_judged(process, kind, END_KEY, payload, target, limits), lease, authority)
 
 
 def plan_abandon(process: str, reason: str, authority: object, limits: Limits) -> EventPlan:
     """The event that ends a process which nobody may run any more."""
-    check_text("reason", reason, limits.text_chars)
+    if not check_text("reason", reason, limits.text_chars):
+        raise Invalid(field="reason", reason="to abandon a process needs a reason")
     if authority not in (None, "operator"):
         raise Invalid(field="authority", reason="it is 'operator', or left out")
     return EventPlan(
@@ -271,8 +276,9 @@ def plan_resume(process: str, lease: Lease | None) -> EventPlan:
 
 def plan_external(process: str, ref: ExternalRef, limits: Limits) -> EventPlan:
     """The event that says where a process runs; it has one key, so there is one."""
-    check_text("ref.backend", ref.backend, limits.text_chars)
-    check_text("ref.id", ref.id, limits.text_chars)
+    for field, value in (("ref.backend", ref.backend), ("ref.id", ref.id)):
+        if not check_text(field, value, limits.text_chars).strip():
+            raise Invalid(field=field, reason="where a process runs has a name")
     body = {"backend": ref.backend, "id": ref.id, "metadata": ref.metadata}
     payload = encode("ref", body, limits.payload_bytes)
     return EventPlan(
@@ -324,7 +330,12 @@ def _decoded(field: str, type: str, payload: bytes) -> Any:
 
 
 def _judged(
-    process: str, kind: EventType, key: str | None, payload: bytes, target: Scope | None
+    process: str,
+    kind: EventType,
+    key: str | None,
+    payload: bytes,
+    target: Scope | None,
+    limits: Limits,
 ) -> EventPlan:
     """What a declared type makes of a payload: its end, its output, its wake."""
     ends = kind.ends
@@ -344,6 +355,11 @@ def _judged(
             raise PayloadRejected(
                 field=field, type=kind.name, reason=f"{nothing.at!r} points at nothing"
             ) from None
+        # A template may make more of a payload than there is in it.
+        made = {"output": len(output or b""), "wake": len((wake or "").encode())}
+        for name, size in made.items():
+            if size > limits.payload_bytes:
+                raise TooLarge(field=name, actual=size, limit=limits.payload_bytes)
     return EventPlan(
         process=process,
         type=kind.name,
@@ -375,7 +391,8 @@ def event_of(tenant: str, row: Sequence[Any]) -> Event:
     ) = row  # fmt: skip
     body = bytes(payload)
     made = None if output is None else bytes(output)
-    check_digest(tenant, process, (type, key, body, ends, made, wake), digest)
+    text = None if wake is None else bytes(wake)
+    check_digest(tenant, process, (type, key, body, ends, made, text), digest)
     return Event(
         process=process,
         sequence=seq,
@@ -386,7 +403,7 @@ def event_of(tenant: str, row: Sequence[Any]) -> Event:
         ends=ends,
         output=made,
         authority=authority,
-        wake=wake,
+        wake=None if text is None else text.decode(),
         woken=None if work is None else Scope(session=wake_session, frame=wake_frame),
         work=work,
         acked_at_ms=acked_at_ms,

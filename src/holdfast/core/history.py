@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.contract.errors import Corrupt, Invalid, NotRetained
-from holdfast.contract.limits import MAX_INT
 from holdfast.contract.records import History, Node, StateRef
 from holdfast.core.payloads import node_digest, unpack
 
@@ -155,16 +153,3 @@ def above(segments: Sequence[Segment], depth: int) -> list[tuple[str, int, int]]
         if hi >= max(lo, lo + depth - base)
     ]
     return ranges[::-1]
-
-
-_CURSOR = re.compile(r"([0-9]{1,19})\.([0-9]{1,19})\Z")
-
-
-def cursor_pair(field: str, text: str | None, first: tuple[int, int]) -> tuple[int, int]:
-    """A cursor of two numbers, or where a listing begins."""
-    if text is None:
-        return first
-    match = _CURSOR.match(text) if isinstance(text, str) else None
-    if match is None or max(int(match[1]), int(match[2])) > MAX_INT:
-        raise Invalid(field=field, reason="this is not a cursor of this listing")
-    return int(match[1]), int(match[2])

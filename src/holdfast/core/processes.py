@@ -1,4 +1,4 @@
-"""Decisions about processes: what may be registered, what rows mean, what a refusal was about."""
+"""Decisions about processes: what rows mean, and what a refusal was about."""
 
 from __future__ import annotations
 
@@ -19,48 +19,35 @@ from holdfast.contract.errors import (
     LeaseBusy,
     LeaseLost,
     NotRecoverable,
-    ProcessConflict,
     ProcessEnded,
     ProcessPruned,
     ProcessUnknown,
     SessionDeleted,
-    TooLarge,
 )
-from holdfast.contract.limits import MAX_INT, Limits
+from holdfast.contract.limits import MAX_INT
 from holdfast.contract.processes import (
-    Const,
     Due,
     EventType,
     ExternalRef,
     Grant,
     Lease,
-    NewProcess,
-    Pointer,
-    Present,
     Process,
     ProcessFilter,
     ProcessState,
     Recovery,
     Scope,
-    Selector,
-    Template,
     Wait,
-    Whole,
 )
 from holdfast.contract.records import Holder
 from holdfast.core.events import (
-    ENDS,
     EXTERNAL,
     NOTHING,
-    RESERVED,
     WAITING,
     EventPlan,
     check_digest,
     check_scope,
 )
-from holdfast.core.payloads import check_id, check_text, encode
-from holdfast.core.schemas import check_schema
-from holdfast.core.selectors import pointer_parts
+from holdfast.core.payloads import check_id
 
 VERSION = 1
 STATES: tuple[ProcessState, ...] = get_args(ProcessState)
@@ -84,8 +71,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     wake: Scope | None
 
 
-_encode = msgspec.msgpack.Encoder(order="deterministic").encode
-_decode = msgspec.msgpack.Decoder(Registration).decode
+encode_registration = msgspec.msgpack.Encoder(order="deterministic").encode
+decode_registration = msgspec.msgpack.Decoder(Registration).decode
 _refs = msgspec.json.Decoder(ExternalRef).decode
 _waits = msgspec.json.Decoder(Wait).decode
 
@@ -113,120 +100,10 @@ def declared_of(identity: bytes, kept: Registration) -> Declared:
     return Declared(identity, types, kept.wake, kept.parent)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessPlan:
-    """A checked registration, ready to be written."""
-
-    process: str
-    kept: Registration
-    declared: Declared
-    params: dict[str, Any]
-
-
-def plan_register(new: NewProcess, *, tenant: str, fresh: str, limits: Limits) -> ProcessPlan:
-    """A checked registration. One without an id gets the fresh one."""
-    process = fresh if new.process is None else check_id("process", new.process)
-    if new.recovery not in get_args(Recovery):
-        raise Invalid(field="recovery", reason=f"it is one of {', '.join(get_args(Recovery))}")
-    kept = Registration(
-        version=VERSION,
-        kind=check_id("kind", new.kind),
-        label=check_text("label", new.label, limits.text_chars),
-        definition=None if new.definition is None else check_id("definition", new.definition),
-        input=encode("input", new.input, limits.payload_bytes),
-        events=_checked_types(new.events, limits),
-        recovery=new.recovery,
-        origin=None if new.origin is None else check_scope("origin", new.origin),
-        parent=None if new.parent is None else check_id("parent", new.parent),
-        cause=None if new.cause is None else check_id("cause", new.cause),
-        wake=None if new.wake is None else check_scope("wake", new.wake),
-    )
-    if kept.parent == process:
-        raise Invalid(field="parent", reason="a process is not its own parent")
-    registration = _encode(kept)
-    if len(registration) > limits.commit_bytes:
-        raise TooLarge(field="process", actual=len(registration), limit=limits.commit_bytes)
-    identity = process_identity(tenant, process, registration)
-    params = {
-        "tenant": tenant,
-        "process": process,
-        "kind": kept.kind,
-        "definition": kept.definition,
-        "recovery": kept.recovery,
-        "origin_session": kept.origin.session if kept.origin is not None else None,
-        "parent": kept.parent,
-        "wake_session": kept.wake.session if kept.wake is not None else None,
-        "registration": registration,
-        "identity": identity,
-        "grants": _checked_grants(new, limits),
-    }
-    return ProcessPlan(process, kept, declared_of(identity, kept), params)
-
-
-def _checked_grants(new: NewProcess, limits: Limits) -> list[tuple[str, str, str, str]]:
-    if len(new.grants) > limits.declared:
-        raise TooLarge(field="grants", actual=len(new.grants), limit=limits.declared)
-    rows: dict[tuple[str, str], tuple[str, str, str, str]] = {}
-    for at, grant in enumerate(new.grants):
-        session, frame = scope_row(f"grants[{at}].scope", grant.scope)
-        if (session, frame) in rows:
-            raise Invalid(field=f"grants[{at}].scope", reason="it is there twice")
-        kind = check_text(f"grants[{at}].kind", grant.kind, limits.text_chars)
-        label = check_text(f"grants[{at}].label", grant.label, limits.text_chars)
-        rows[session, frame] = (session, frame, kind, label)
-    return [rows[place] for place in sorted(rows)]
-
-
 def scope_row(field: str, scope: Scope) -> tuple[str, str]:
     """A scope as its columns: the frame of a whole session is empty."""
     check_scope(field, scope)
     return scope.session, scope.frame or ""
-
-
-def _checked_types(types: Sequence[EventType], limits: Limits) -> tuple[EventType, ...]:
-    if len(types) > limits.declared:
-        raise TooLarge(field="events", actual=len(types), limit=limits.declared)
-    seen: set[str] = set()
-    for at, kind in enumerate(types):
-        field = f"events[{at}]"
-        name = check_id(f"{field}.name", kind.name)
-        if name in seen:
-            raise Invalid(field=f"{field}.name", reason=f"{name!r} is declared twice")
-        seen.add(name)
-        if name.startswith(RESERVED) and name not in ENDS:
-            raise Invalid(
-                field=f"{field}.name", reason=f"names that begin with {RESERVED} are reserved"
-            )
-        if kind.ends is not None and kind.ends not in ENDS.values():
-            raise Invalid(field=f"{field}.ends", reason=f"it is one of {', '.join(ENDS.values())}")
-        if name in ENDS and kind.ends != ENDS[name]:
-            raise Invalid(field=f"{field}.ends", reason=f"an event {name} ends as {ENDS[name]}")
-        encode(f"{field}.schema", kind.schema, limits.payload_bytes)
-        check_schema(f"{field}.schema", kind.schema)
-        check_selector(f"{field}.output", kind.output, limits)
-        if kind.wakes is not None:
-            check_selector(f"{field}.wakes.input", kind.wakes.input, limits)
-            if kind.wakes.when is not None:
-                check_selector(f"{field}.wakes.when", kind.wakes.when, limits)
-    return tuple(types)
-
-
-def check_selector(field: str, selector: Selector, limits: Limits) -> None:
-    """Refuse a selector that is none, or takes what cannot be stored."""
-    match selector:
-        case Whole():
-            pass
-        case Pointer(at=at) | Present(at=at):
-            if not isinstance(at, str) or pointer_parts(at) is None:
-                raise Invalid(field=f"{field}.at", reason="a JSON pointer begins with /, or is ''")
-        case Const(value=value):
-            encode(f"{field}.value", value, limits.payload_bytes)
-        case Template(text=text, fields=fields):
-            encode(f"{field}.text", text, limits.payload_bytes)
-            for name, inner in fields.items():
-                check_selector(f"{field}.fields.{name}", inner, limits)
-        case _:
-            raise Invalid(field=field, reason="this is no selector")
 
 
 # --- rows
@@ -236,7 +113,7 @@ def registration_of(tenant: str, process: str, identity: bytes, kept: bytes) -> 
     """What was registered, verified."""
     if process_identity(tenant, process, kept) != identity:
         raise Corrupt(table="process", key=process, reason="its identity does not match")
-    return _decode(kept)
+    return decode_registration(kept)
 
 
 def registered_process(
@@ -277,7 +154,8 @@ def process_of(tenant: str, row: Sequence[Any]) -> Process:
     if reason:
         raise Corrupt(table="process", key=process, reason=reason)
     if end_type is not None:
-        parts = (end_type, end_key, bytes(end_payload), ends, bytes(output), end_wake)
+        woke = None if end_wake is None else bytes(end_wake)
+        parts = (end_type, end_key, bytes(end_payload), ends, bytes(output), woke)
         check_digest(tenant, process, parts, end_digest)
     if wait is not None:
         check_digest(tenant, process, (WAITING, None, bytes(wait), *NOTHING), wait_digest)
@@ -336,35 +214,11 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class RegisterFacts(ProcessFacts):
-    """Why nothing was registered."""
-
-    identity: bytes | None
-    deleted: str | None
-
-
-def explain_register(plan: ProcessPlan) -> Callable[[RegisterFacts], bool | None]:
-    """A registration that was refused; False when the same process is there already."""
-
-    def judge(facts: RegisterFacts) -> bool | None:
-        if facts.pruned:
-            raise ProcessPruned(process=plan.process)
-        if facts.known and facts.identity is not None:
-            if bytes(facts.identity) != plan.declared.identity:
-                raise ProcessConflict(process=plan.process)
-            return False
-        if facts.deleted is not None:
-            raise SessionDeleted(session=facts.deleted)
-        return None
-
-    return judge
-
-
-@dataclass(frozen=True, slots=True)
 class AppendFacts(ProcessFacts):
     """Why an event was not appended."""
 
     identity_ok: bool
+    same: bool
     clash: bool
     state: str
     recovery: str
@@ -380,6 +234,8 @@ def explain_append(plan: EventPlan) -> Callable[[AppendFacts], None]:
     def judge(facts: AppendFacts) -> None:
         facts.require(plan.process)
         ended = facts.state != "running"
+        if facts.same:
+            return  # A rival appended it since: asked again, it is answered.
         if facts.clash:
             if plan.ends is not None and ended:
                 raise ProcessEnded(process=plan.process, state=facts.state)

@@ -120,6 +120,9 @@ def check_claim(
     check_int("limit", limit, 0, limits.claim)
     if works is None:
         return []
+    if not isinstance(works, list | tuple):
+        given = type(works).__name__
+        raise Invalid(field="works", reason=f"a list of ids is wanted, not {given}")
     if len(works) > limits.claim:
         raise TooLarge(field="works", actual=len(works), limit=limits.claim)
     return [(check_id(f"works[{at}]", work),) for at, work in enumerate(works)]
@@ -327,6 +330,10 @@ class Waiting(Known):
     delivery: str | None
     any_claimed: bool
     next_at_ms: int | None
+    lane_owner: str | None
+    lane_token: str | None
+    lane_generation: int | None
+    now_ms: int
 
 
 def why_not(session: str, found: Waiting, boundary: str, kind: str) -> Claimed:
@@ -351,6 +358,9 @@ def why_not(session: str, found: Waiting, boundary: str, kind: str) -> Claimed:
 def counted(rows: Sequence[tuple[str, int]]) -> WorkCounts:
     """Counts by state as a record; a state without work counts 0."""
     found = dict(rows)
+    if strange := found.keys() - set(STATES):
+        reason = f"there is no state {min(strange)!r}"
+        raise Corrupt(table="work", key="state", reason=reason)
     return WorkCounts(
         ready=found.get("ready", 0),
         delayed=found.get("delayed", 0),

@@ -60,8 +60,9 @@ def _check_keywords(field: str, schema: dict[str, Any]) -> None:
         ):
             names = " or ".join(one.__name__ for one in kind)
             raise Invalid(field=f"{field}.{key}", reason=f"{names} is wanted")
-    if any(not isinstance(name, str) for name in schema.get("required", ())):
-        raise Invalid(field=f"{field}.required", reason="it lists names of properties")
+    for key in ("required", "type"):
+        if any(not isinstance(name, str) for name in schema.get(key, ())):
+            raise Invalid(field=f"{field}.{key}", reason="it lists names")
 
 
 def offence(path: str, schema: Any, value: Any) -> Offence | None:
@@ -134,10 +135,8 @@ def _properties(path: str, schema: dict[str, Any], value: dict[str, Any]) -> Ite
     for name in schema.get("required", ()):
         if name not in value:
             yield f"{path}.{name}", "it is required"
-    declared = schema.get("properties")
-    if declared is None:
-        return
-    others = schema.get("additionalProperties", False)
+    declared = schema.get("properties", {})
+    others = schema.get("additionalProperties", "properties" not in schema)
     for name, inner in value.items():
         wanted = declared.get(name, others)
         if wanted is False and name not in declared:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import msgspec
 
 from holdfast.contract.processes import Const, Pointer, Present, Selector, Template, Whole
 
+# What a pointer escapes with a tilde is a tilde or a slash.
+_WRONG = re.compile("~(?![01])")
 _compact = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -57,7 +60,7 @@ def _filled(text: str, field: Callable[[str], str | None]) -> str:
 
 def pointer_parts(at: str) -> list[str] | None:
     """The steps of a JSON pointer; None when it is none."""
-    if at and not at.startswith("/"):
+    if (at and not at.startswith("/")) or _WRONG.search(at):
         return None
     return [part.replace("~1", "/").replace("~0", "~") for part in at.split("/")[1:]]
 

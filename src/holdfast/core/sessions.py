@@ -272,9 +272,9 @@ def explain_rewind(params: dict[str, Any]) -> Callable[[RewindFacts], Receipt | 
     return judge
 
 
-def check_ttl(ttl_ms: int) -> int:
+def check_ttl(ttl_ms: int, *, field: str = "ttl_ms") -> int:
     """A lane is granted for at most a week."""
-    return check_int("ttl_ms", ttl_ms, 0, MAX_LANE_TTL_MS)
+    return check_int(field, ttl_ms, 0, MAX_LANE_TTL_MS)
 
 
 def explain_claim(session: str) -> Callable[[ClaimFacts], None]:

@@ -39,7 +39,7 @@ from holdfast.contract.triggers import (
 )
 from holdfast.core.events import check_scope
 from holdfast.core.payloads import check_id, check_int, check_text, encode
-from holdfast.core.processes import check_selector, plan_register
+from holdfast.core.registrations import check_selector, plan_register
 from holdfast.core.schemas import check_schema, offence
 from holdfast.core.selectors import PointsAtNothing, select
 
@@ -456,12 +456,11 @@ def fan_out(
     size = 0
     value = _value(payload)
     for row in matched:
-        session, frame, key, subscription, definition, digest = row
-        process = process_id(occurrence, subscription)
-        place = (session, frame, key, subscription, process)
-        owner = _owner_of(session, frame)
+        process = process_id(occurrence, row[3])
+        place = (*row[:4], process)
+        owner = _owner_of(row[0], row[1])
         try:
-            kept = _definition_of(tenant, (session, frame, key), bytes(definition), bytes(digest))
+            kept = _subscribed(tenant, row)
             new = _process_of(
                 kept.process,
                 owner,
@@ -485,15 +484,26 @@ def reservations(tenant: str, occurrence: str, matched: Sequence[Row]) -> list[t
     """The deliveries of an occurrence that are to be started later. What was registered of a
     subscription is kept with them; one that is damaged is told so now."""
     made: list[tuple[Any, ...]] = []
-    for session, frame, key, subscription, definition, digest in matched:
-        place = (session, frame, key, subscription, process_id(occurrence, subscription))
+    for row in matched:
+        place = (*row[:4], process_id(occurrence, row[3]))
         try:
-            _definition_of(tenant, (session, frame, key), bytes(definition), bytes(digest))
+            _subscribed(tenant, row)
         except Corrupt as damage:
             made.append((*place, "rejected", str(damage), None, None, None))
         else:
-            made.append((*place, "reserved", None, definition, digest, None))
+            made.append((*place, "reserved", None, *row[7:], None))
     return sorted(made, key=lambda row: row[:4])
+
+
+def _subscribed(tenant: str, row: Row) -> Definition:
+    """What is delivered to: what was registered, verified, and found by what it is for. What was
+    reserved has no columns for that any more."""
+    session, frame, key, _, name, source_type, source_key, definition, digest = row
+    own = (session, frame, key)
+    kept = _definition_of(tenant, own, bytes(definition), bytes(digest))
+    if name is not None:
+        _require_columns(own, kept, name, source_type, source_key)
+    return kept
 
 
 class _Rejected(Exception):

@@ -43,6 +43,10 @@ class LoopThread:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result()
 
+    def require(self) -> None:
+        """Raise when it cannot be used here, or not any more."""
+        self._check()
+
     def call(self, function: Callable[..., object], *args: Any) -> None:
         """Have a function called on the loop, without waiting for it."""
         with self._lock:

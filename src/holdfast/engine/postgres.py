@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -47,6 +47,7 @@ from holdfast.engine.postgres_open import CONNECT_SECONDS, know_types, prepare, 
 from holdfast.engine.postgres_pool import Kept, Lease
 from holdfast.engine.postgres_schema import check_schema
 from holdfast.engine.postgres_signals import PostgresSignals
+from holdfast.engine.watching import BlockingWatch, BlockingWatching, Watch, Watching
 from holdfast.ops.op import Answer, Op, Step
 from holdfast.sql.catalog import Block, CatalogError, catalog
 
@@ -84,6 +85,7 @@ class PostgresEngine:
         max_group_bytes: int,
     ) -> None:
         self.signals = signals
+        self._watching = Watching(self.read, signals, signals.attend)
         self._pool = pool
         self._kept = Kept(pool)
         self._calls = calls
@@ -160,6 +162,15 @@ class PostgresEngine:
     async def write(self, op: Callable[..., Op[T]], *args: Any) -> T:
         """Run an operation that writes."""
         return await self._outcome(op, args)
+
+    def publish(self, topics: Iterable[str]) -> None:
+        """Wake whoever waits, here at once and elsewhere in a few milliseconds."""
+        self.signals.publish(topics)
+
+    def watch(self, topic: str, op: Callable[..., Op[T]], *args: Any) -> Watch[T]:
+        """Watch what a reading operation answers."""
+        self._check()
+        return self._watching.watch(topic, op, args)
 
     def on(self, connection: Any) -> Engine:
         """An engine that runs steps inside the transaction that is open on `connection`."""
@@ -367,6 +378,15 @@ class _Borrowed:
         """Run an operation that writes; it is durable when the caller commits."""
         return await self._outcome(op, args)
 
+    def publish(self, topics: Iterable[str]) -> None:
+        """Nothing is said of what the caller may still take back; whoever waits polls."""
+
+    def watch(self, topic: str, op: Callable[..., Op[T]], *args: Any) -> Watch[T]:
+        """Refused: an open transaction would be held for as long as the wait takes."""
+        raise NotSupported(
+            what="waiting inside a transaction", reason="wait on the store, then begin"
+        )
+
     def on(self, connection: Any) -> Engine:
         """The same for another connection."""
         return self._engine.on(connection)
@@ -460,6 +480,7 @@ class PostgresBlockingEngine:
     def __init__(self, thread: LoopThread, engine: PostgresEngine) -> None:
         self._thread = thread
         self._engine = engine
+        self._watching = BlockingWatching(self.read, engine.signals, self._attend)
 
     @classmethod
     def open(cls, url: str, **options: Any) -> PostgresBlockingEngine:
@@ -485,9 +506,19 @@ class PostgresBlockingEngine:
             what="a transaction of the caller", reason="open the store with holdfast.open"
         )
 
-    def publish(self, topic: str) -> None:
-        """Signal a topic; see `PostgresSignals.publish`."""
-        self._thread.call(self._engine.signals.publish, topic)
+    def publish(self, topics: Iterable[str]) -> None:
+        """Wake whoever waits, here and elsewhere in a few milliseconds."""
+        # Another thread may have closed the handle since the operation was done.
+        with suppress(HandleClosed):
+            self._thread.call(self._engine.signals.publish, tuple(topics))
+
+    def watch(self, topic: str, op: Callable[..., Op[T]], *args: Any) -> BlockingWatch[T]:
+        """Watch what a reading operation answers."""
+        self._thread.require()
+        return self._watching.watch(topic, op, args)
+
+    def _attend(self) -> None:
+        self._thread.call(self._engine.signals.attend)
 
     def close(self) -> None:
         """Finish the operations under way, let go of the database and end the thread."""

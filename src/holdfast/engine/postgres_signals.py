@@ -13,69 +13,35 @@ import hashlib
 import json
 import random
 import secrets
-from types import TracebackType
+from collections.abc import Iterable
 from typing import Any
 
 import asyncpg
 
 from holdfast.engine.postgres_open import CONNECT_SECONDS, know_types
+from holdfast.engine.signals import Signals
 
 INTERVAL_SECONDS = 0.005
 PAYLOAD_BYTES = 7900
 MAX_TOPICS = 10_000
 PROBE_SECONDS = 30.0
 LONGEST_DELAY_SECONDS = 5.0
+# A handle that is closed does not wait longer for its last signals to be sent.
+CLOSE_SECONDS = 1.0
 
 
-class Subscription:
-    """Waits for signals of one topic. A signal that comes between two waits is not lost."""
-
-    def __init__(self, signals: PostgresSignals, topic: str) -> None:
-        self._signals = signals
-        self._topic = topic
-        self._event = asyncio.Event()
-
-    async def wait(self, timeout: float) -> bool:
-        """Whether there was a signal since the last wait, or is one within `timeout` seconds."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._event.wait()
-        except TimeoutError:
-            return False
-        self._event.clear()
-        return True
-
-    def close(self) -> None:
-        """Listen no more. A wait under way ends as if there was a signal."""
-        self._signals._forget(self._topic, self)
-        self._event.set()
-
-    def _wake(self) -> None:
-        self._event.set()
-
-    def __enter__(self) -> Subscription:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class PostgresSignals:
-    """The signals of one store, for the event loop it was opened on."""
+class PostgresSignals(Signals):
+    """The signals of one store, for the event loop it was opened on. It listens on the server from
+    the first wait on."""
 
     def __init__(self, url: str, *, schema: str, listen_url: str | None) -> None:
+        super().__init__()
         self._url = url
         self._listen_url = listen_url
         digest = hashlib.sha256(schema.encode()).hexdigest()
         self.channel = f"holdfast_{digest[:24]}"
         self._origin = secrets.token_hex(8)
         self._loop = asyncio.get_running_loop()
-        self._subscriptions: dict[str, set[Subscription]] = {}
         self._pending: dict[str, None] = {}
         self._publisher: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -83,28 +49,26 @@ class PostgresSignals:
         self._closed = False
         self.listening = asyncio.Event()
 
-    def publish(self, topic: str) -> None:
+    def publish(self, topics: Iterable[str]) -> None:
         """Wake whoever waits for a topic, here at once and elsewhere in a few milliseconds."""
-        self._wake(topic)
+        said = tuple(topics)
+        self.wake(said)
         if self._closed or len(self._pending) >= MAX_TOPICS:
             return
-        self._pending[topic] = None
+        self._pending.update(dict.fromkeys(said))
         if self._publisher is None:
             self._publisher = self._loop.create_task(self._publish())
 
-    def subscribe(self, topic: str) -> Subscription:
-        """Listen to a topic from now on."""
-        subscription = Subscription(self, topic)
-        self._subscriptions.setdefault(topic, set()).add(subscription)
+    def attend(self) -> None:
+        """Listen on the server, too. Whoever waits is woken once when that has begun."""
         if self._listener is None and self._listen_url is not None and not self._closed:
             self._listener = self._loop.create_task(self._listen(self._listen_url))
-        return subscription
 
     async def close(self) -> None:
         """Send what is pending, then end both connections and every wait."""
         self._closed = True
         if self._publisher is not None:
-            await asyncio.wait({self._publisher}, timeout=CONNECT_SECONDS)
+            await asyncio.wait({self._publisher}, timeout=CLOSE_SECONDS)
         tasks = {task for task in (self._listener, self._publisher) if task is not None}
         for task in tasks:
             task.cancel()
@@ -113,23 +77,8 @@ class PostgresSignals:
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
-        self._wake_all()
-
-    def _forget(self, topic: str, subscription: Subscription) -> None:
-        listeners = self._subscriptions.get(topic)
-        if listeners is not None:
-            listeners.discard(subscription)
-            if not listeners:
-                del self._subscriptions[topic]
-
-    def _wake(self, topic: str) -> None:
-        for subscription in self._subscriptions.get(topic, ()):
-            subscription._wake()
-
-    def _wake_all(self) -> None:
-        for listeners in self._subscriptions.values():
-            for subscription in listeners:
-                subscription._wake()
+        # Whoever waits finds out that the handle is closed.
+        self.wake_all()
 
     # --- sending
 
@@ -192,7 +141,7 @@ class PostgresSignals:
                 await connection.add_listener(self.channel, self._heard)
                 delay = 0.05
                 self.listening.set()
-                self._wake_all()
+                self.wake_all()
                 await self._until(lost, connection)
             except Exception:
                 delay = min(delay * 2, LONGEST_DELAY_SECONDS)
@@ -216,14 +165,14 @@ class PostgresSignals:
         try:
             origin, *topics = json.loads(str(payload))
         except ValueError:
-            self._wake_all()
+            self.wake_all()
             return
         if origin == self._origin:
             return
-        if not topics:
-            self._wake_all()
-        for topic in topics:
-            self._wake(topic)
+        if topics:
+            self.wake(topics)
+        else:
+            self.wake_all()
 
 
 async def _connect(url: str) -> Any:

@@ -8,10 +8,11 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import apsw
@@ -25,10 +26,13 @@ from holdfast.contract.errors import (
 )
 from holdfast.engine import sqlite_schema
 from holdfast.engine.drive import drive
+from holdfast.engine.signals import Signals
 from holdfast.engine.sqlite_errors import DRIVER_ERRORS, translate
 from holdfast.engine.sqlite_run import Script, run_step, scripts
 from holdfast.engine.sqlite_schema import StoreFile
+from holdfast.engine.sqlite_signals import FILES, FileSignals
 from holdfast.engine.sqlite_writer import Failed, Job, Writer
+from holdfast.engine.watching import BlockingWatch, BlockingWatching, Watch, Watching
 from holdfast.ops.op import Answer, Op, Step
 
 T = TypeVar("T")
@@ -149,6 +153,8 @@ class SqliteCore:
         self._synchronous = synchronous
         self.writer: Writer | None = None
         self._readers: _Readers | None = None
+        # What is in memory has one handle, which needs nobody's help to hear of its own writes.
+        self.signals = Signals()
         memory = path == MEMORY
         if not memory and not allow_network:
             sqlite_schema.refuse_network(path)
@@ -221,6 +227,8 @@ class SqliteCore:
             self._clock,
             readers,
         )
+        self._file = file
+        self.signals = FILES.join(file, partial(self._connect, query_only=True))
 
     def _check(self) -> None:
         if self._pid != os.getpid():
@@ -234,11 +242,19 @@ class SqliteCore:
             raise StoreReadOnly(reason="it was opened read-only")
         return self.writer
 
+    def publish(self, topics: Iterable[str]) -> None:
+        """Wake whoever waits in this process; the others see that the file has changed."""
+        self.signals.publish(topics)
+
     def on(self, connection: object) -> NoReturn:
         """A file has one writer, and it is ours: there is no caller's transaction to join."""
         raise NotSupported(
             what="store.on(connection)", reason="a SQLite store writes through its own connection"
         )
+
+    def _wake_own(self) -> None:
+        """Let whoever waits on this handle find out that it is closed."""
+        raise NotImplementedError
 
     def _shut(self) -> None:
         with self._close_gate:
@@ -247,6 +263,9 @@ class SqliteCore:
             self._closed = True
         if self._pid != os.getpid():
             return
+        self._wake_own()
+        if isinstance(self.signals, FileSignals):
+            FILES.leave(self.signals, self._file)
         if self._readers is not None:
             self._readers.close()
         if self.writer is not None:
@@ -255,6 +274,18 @@ class SqliteCore:
 
 class SqliteBlockingEngine(SqliteCore):
     """The engine for blocking callers: a writer's caller waits for the writer thread itself."""
+
+    def __init__(self, path: str, **options: Any) -> None:
+        super().__init__(path, **options)
+        self._watching = BlockingWatching(self.read, self.signals, self.signals.attend)
+
+    def watch(self, topic: str, op: Callable[..., Op[T]], *args: Any) -> BlockingWatch[T]:
+        """Watch what a reading operation answers."""
+        self._check()
+        return self._watching.watch(topic, op, args)
+
+    def _wake_own(self) -> None:
+        self._watching.ring_all()
 
     def read(self, op: Callable[..., Op[T]], *args: Any) -> T:
         """Run a reading operation on the calling thread."""
@@ -296,6 +327,18 @@ class SqliteEngine(SqliteCore):
     """The engine for async callers, from any event loop."""
 
     _box: _Mailbox | None = None
+
+    def __init__(self, path: str, **options: Any) -> None:
+        super().__init__(path, **options)
+        self._watching = Watching(self.read, self.signals, self.signals.attend)
+
+    def watch(self, topic: str, op: Callable[..., Op[T]], *args: Any) -> Watch[T]:
+        """Watch what a reading operation answers."""
+        self._check()
+        return self._watching.watch(topic, op, args)
+
+    def _wake_own(self) -> None:
+        self._watching.ring_all()
 
     async def read(self, op: Callable[..., Op[T]], *args: Any) -> T:
         """Run a reading operation on a reader thread."""

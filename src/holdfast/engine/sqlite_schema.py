@@ -27,7 +27,7 @@ class StoreFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._identity = self._look()
+        self.identity = self._look()
 
     def _look(self) -> tuple[int, int]:
         # A stat does not open the file: closing a descriptor of it would drop SQLite's locks.
@@ -40,7 +40,7 @@ class StoreFile:
             found = self._look()
         except OSError as gone:
             raise StoreMoved(path=self._path) from gone
-        if found != self._identity:
+        if found != self.identity:
             raise StoreMoved(path=self._path)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.contract.errors import ProcessPruned, ProcessUnknown, StoreBusy
+from holdfast.contract.errors import ProcessPruned, ProcessUnknown, Refused, StoreBusy
 from holdfast.contract.processes import (
     Appended,
     Change,
@@ -20,7 +20,8 @@ from holdfast.contract.processes import (
 from holdfast.contract.records import Page
 from holdfast.core import events, processes
 from holdfast.core.events import EventPlan
-from holdfast.core.processes import Declared, ProcessPlan
+from holdfast.core.processes import Declared
+from holdfast.core.registrations import ProcessPlan, RegisterFacts, explain_register
 from holdfast.ops.op import ASK_AGAIN, Op, Step, Stmt, call, guarded, one
 
 Row = tuple[Any, ...]
@@ -33,7 +34,7 @@ def _row(*row: Any) -> Row:
     return row
 
 
-REGISTER = Stmt("processes.register", int, processes.RegisterFacts)
+REGISTER = Stmt("processes.register", _row, RegisterFacts)
 DECLARED: Stmt[Row, None] = Stmt("processes.declared", _row)
 GET: Stmt[Row, None] = Stmt("processes.get", _row)
 LISTS: dict[str, Stmt[Row, None]] = {
@@ -57,10 +58,13 @@ def register(plan: ProcessPlan) -> Op[Registered]:
     """Register a process; one that is there already is answered as it is now."""
     tenant = plan.params["tenant"]
     for _ in range(ASK_AGAIN):
-        done = yield from guarded(REGISTER, processes.explain_register(plan), plan.params)
-        if done is not False and done is not None:
-            identity = plan.declared.identity
-            made = processes.registered_process(plan.process, plan.kept, identity, done)
+        done = yield from guarded(REGISTER, explain_register(plan), plan.params)
+        if not isinstance(done, bool):
+            made = processes.registered_process(
+                plan.process, plan.kept, plan.declared.identity, done[0]
+            )
+            if done[1]:
+                made = msgspec.structs.replace(made, wake=None)
             return Registered(created=True, process=made)
         found = yield from get(tenant, plan.process)
         if found is not None:
@@ -107,15 +111,21 @@ def declared(tenant: str, process: str) -> Op[Declared]:
 
 def append(tenant: str, process: str, known: dict[str, Declared], plan: Plan, work: str) -> Op[Row]:
     """Append an event. `known` remembers what processes have declared, which never changes: but a
-    registration may have been undone with the transaction of whoever made it, so what is remembered
-    is compared where the event is written."""
+    registration may have been undone with the transaction of whoever made it, and a process pruned.
+    So what is remembered is compared where the event is written, and refuses nothing by itself."""
     for _ in range(ASK_AGAIN):
-        found = known.get(process)
+        found = remembered = known.get(process)
         if found is None:
             if len(known) >= REMEMBERED:
                 known.clear()
             found = known[process] = yield from declared(tenant, process)
-        event = plan(found)
+        try:
+            event = plan(found)
+        except Refused:
+            if remembered is None:
+                raise
+            known.pop(process, None)
+            continue
         params = {**event.params(tenant, work, found.parent), "identity": found.identity}
         answer = yield Step(APPEND, params)
         if not answer.refused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.contract.errors import Corrupt, StoreBusy, WorkUnknown
+from holdfast.contract.errors import Corrupt, StoreBusy
 from holdfast.contract.queue import (
     Claim,
     Claimed,
@@ -32,7 +32,7 @@ CLAIM = Stmt("queue.claim", _row, queue.LaneFacts)
 RENEW = Stmt("queue.renew", _row, sessions.Known)
 ABANDON: Stmt[int, None] = Stmt("queue.abandon", int)
 CANCEL: Stmt[Row, None] = Stmt("queue.cancel", _row)
-REQUEUE = Stmt("queue.requeue", int, queue.RequeueFacts)
+REQUEUE = Stmt("queue.requeue", _row, queue.RequeueFacts)
 PRUNE: Stmt[int, None] = Stmt("queue.prune", int)
 GET: Stmt[Row, None] = Stmt("queue.get", _row)
 BY_KEY: Stmt[Row, None] = Stmt("queue.by_key", _row)
@@ -197,13 +197,12 @@ def cancel(tenant: str, session: str, work: str) -> Op[Work | None]:
 
 
 def requeue(tenant: str, session: str, work: str, delay_ms: int) -> Op[Work]:
-    """Put dead work back."""
+    """Put dead work back. It is read first, so that what is damaged stays as it is."""
+    yield from get(tenant, session, work)
     params = {"tenant": tenant, "session": session, "work": work, "delay_ms": delay_ms}
-    yield from guarded(REQUEUE, queue.explain_requeue(session, work), params)
-    found = yield from get(tenant, session, work)
-    if found is None:
-        raise WorkUnknown(session=session, work=work)
-    return found
+    row = yield from guarded(REQUEUE, queue.explain_requeue(session, work), params)
+    assert row is not None
+    return queue.work_of(tenant, bool(row[0]), row[1:])
 
 
 def prune(tenant: str, limit: int) -> Op[int]:

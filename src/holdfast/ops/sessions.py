@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.contract.errors import Invalid, SessionUnknown
-from holdfast.contract.limits import MAX_INT, Limits
+from holdfast.contract.errors import SessionUnknown
+from holdfast.contract.limits import Limits
 from holdfast.contract.records import (
     Created,
     Deleted,
@@ -282,15 +282,6 @@ def revisions(tenant: str, session: str, before: int, limit: int) -> Op[Page[Rev
     shown = rows[:limit]
     more = str(shown[-1].revision) if len(rows) > limit else None
     return Page(items=tuple(shown), next=more)
-
-
-def revision_cursor(after: str | None) -> int:
-    """Where a page of revisions begins."""
-    if after is None:
-        return MAX_INT
-    if not (after.isascii() and after.isdigit()) or int(after) > MAX_INT:
-        raise Invalid(field="after", reason="this is not a cursor of this listing")
-    return int(after)
 
 
 def diff(tenant: str, left: str, right: str) -> Op[Diff]:

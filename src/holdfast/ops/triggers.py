@@ -137,7 +137,7 @@ def ingest(plan: dict[str, Any], limits: Limits) -> Op[Ingested]:
 
 def subscribers(rows: list[Row]) -> list[Row]:
     """The subscriptions of an answer, which has one row without any when there are none."""
-    return [(*row[9:13], *row[16:18]) for row in rows if row[9] is not None]
+    return [row[9:18] for row in rows if row[9] is not None]
 
 
 def _all_deliveries(tenant: str, occurrence: str) -> Op[tuple[TriggerDelivery, ...]]:
@@ -181,7 +181,8 @@ def start(tenant: str, occurrence: str, limits: Limits) -> Op[tuple[TriggerDeliv
         if not rows:
             raise OccurrenceUnknown(occurrence=occurrence)
         found = triggers.occurrence_of(tenant, rows[0][:8])
-        waiting = [(*row[8:12], *row[13:15]) for row in rows if row[8] is not None]
+        unnamed = (None, None, None)
+        waiting = [(*row[8:12], *unnamed, *row[13:15]) for row in rows if row[8] is not None]
         if not waiting:
             return triggers.ordered(started)
         fan = triggers.fan_out(tenant, occurrence, found.payload, waiting, limits)

@@ -17,6 +17,7 @@ from holdfast.stores.sessions import Sessions
 from holdfast.stores.triggers import Triggers
 from holdfast.stores.usage import UsageLedger
 from holdfast.stores.view import View
+from holdfast.stores.waits import Waits
 
 __all__ = ["Store", "View"]
 
@@ -34,6 +35,7 @@ class Store:
         self.processes = Processes(view)
         self.triggers = Triggers(view)
         self.schedules = Schedules(view)
+        self.waits = Waits(view)
 
     @property
     def tenant(self) -> str:

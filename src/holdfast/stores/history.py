@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.contract.errors import Invalid, TooLarge
 from holdfast.contract.records import History, Node, Page, Vacuumed
-from holdfast.core.history import cursor_pair
+from holdfast.core.cursors import cursor_pair
 from holdfast.core.payloads import check_id, check_int
 from holdfast.ops import history
 from holdfast.stores.view import View

@@ -28,7 +28,7 @@ from holdfast.contract.processes import (
     Wait,
 )
 from holdfast.contract.records import Page, Payload
-from holdfast.core import events
+from holdfast.core import events, topics
 from holdfast.core.payloads import check_id, check_int, check_text
 from holdfast.core.processes import (
     Declared,
@@ -37,9 +37,9 @@ from holdfast.core.processes import (
     check_place,
     check_scope_place,
     due_place,
-    plan_register,
     scope_row,
 )
+from holdfast.core.registrations import plan_register
 from holdfast.core.sessions import check_ttl
 from holdfast.ops import leases, processes
 from holdfast.stores.view import View
@@ -56,7 +56,10 @@ class Processes:
         """Make sure the process is registered. The same registration again is the same process."""
         view = self._view
         plan = plan_register(process, tenant=view.tenant, fresh=view.new_id(), limits=view.limits)
-        return await view.engine.write(processes.register, plan)
+        answer = await view.engine.write(processes.register, plan)
+        if answer.created:
+            self._changed(answer.process.process)
+        return answer
 
     async def get(self, process: str) -> Process | None:
         """The record of a process; None when there is none, or none any more."""
@@ -177,16 +180,37 @@ class Processes:
     async def _event(self, process: str, plan: processes.Plan) -> Appended:
         view = self._view
         work = view.new_id()
-        return await view.engine.write(
+        answer = await view.engine.write(
             processes.append_event, view.tenant, process, self._known, plan, work
         )
+        if not answer.replayed:
+            self._told(process, ended=answer.event.ends is not None, woken=answer.event.woken)
+        return answer
 
     async def _record(self, process: str, plan: processes.Plan) -> Process:
         view = self._view
         work = view.new_id()
-        return await view.engine.write(
+        record = await view.engine.write(
             processes.append_record, view.tenant, process, self._known, plan, work
         )
+        # The record does not say whether the event was there before; to tell again does no harm.
+        self._told(process, ended=record.ended, woken=record.wake)
+        return record
+
+    def _changed(self, *names: str) -> None:
+        """Tell who waits for one of these processes, or for any."""
+        tenant = self._view.tenant
+        each = [topics.process(tenant, name) for name in names]
+        self._view.engine.publish([*each, topics.processes(tenant)])
+
+    def _told(self, process: str, *, ended: bool, woken: Scope | None) -> None:
+        """Tell of an event, and of what it may have brought: work for whom it woke, and at the end
+        an event in the log of the parent."""
+        known = self._known.get(process)
+        parent = known.parent if known is not None and ended else None
+        self._changed(process, *([parent] if parent is not None else []))
+        if woken is not None:
+            self._view.engine.publish(topics.inbox(self._view.tenant, woken.session))
 
     async def events(
         self, process: str, *, after: int = 0, type: str | None = None, limit: int = 100
@@ -250,7 +274,10 @@ class Processes:
     async def release(self, lease: Lease) -> bool:
         """Give the lease back. False when it was not held any more."""
         events.check_lease(lease)
-        return await self._view.engine.write(leases.release, self._view.tenant, lease)
+        released = await self._view.engine.write(leases.release, self._view.tenant, lease)
+        if released:
+            self._changed(lease.process)
+        return released
 
     async def lease(self, process: str) -> LeaseStatus | None:
         """Who holds the lease. Changes nothing."""
@@ -335,6 +362,9 @@ class Processes:
         are never used again."""
         check_int("ended_before_ms", ended_before_ms)
         view = self._view
-        return await view.engine.write(
+        gone = await view.engine.write(
             processes.prune, view.tenant, ended_before_ms, view.page(limit)
         )
+        if gone.processes:
+            self._changed(*gone.processes)
+        return gone

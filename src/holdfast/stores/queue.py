@@ -19,6 +19,8 @@ from holdfast.contract.queue import (
     WorkState,
 )
 from holdfast.contract.records import Fence, Page
+from holdfast.core import topics
+from holdfast.core.cursors import cursor_named, cursor_number
 from holdfast.core.payloads import check_id, check_int
 from holdfast.core.queue import STATES, check_claim, check_error, plan_enqueue
 from holdfast.core.sessions import check_ttl
@@ -38,7 +40,10 @@ class Queue:
         """Put work into the inbox of a session. The same key again enqueues nothing."""
         view = self._view
         params = plan_enqueue(work, tenant=view.tenant, work=view.new_id(), limits=view.limits)
-        return await view.engine.write(queue.enqueue, params)
+        answer = await view.engine.write(queue.enqueue, params)
+        if answer.enqueued:
+            self._changed(work.session)
+        return answer
 
     async def claim(
         self,
@@ -87,7 +92,7 @@ class Queue:
         view = self._view
         check_claim(None, boundary="idle", kind="any", limit=limit, works=None, limits=view.limits)
         check_id("owner", owner)
-        check_ttl(lane_ttl_ms)
+        check_ttl(lane_ttl_ms, field="lane_ttl_ms")
         if limit == 0:
             return ClaimedNext(why_not="zero-limit")
         wish = queue.Wish(
@@ -122,13 +127,20 @@ class Queue:
         view = self._view
         check_int("delay_ms", delay_ms, 0, MAX_DELAY_MS)
         kept = check_error(error, view.limits)
-        return await view.engine.write(queue.abandon, view.tenant, claim, kept, delay_ms, dead)
+        given = await view.engine.write(queue.abandon, view.tenant, claim, kept, delay_ms, dead)
+        if given:
+            self._changed(claim.session)
+        return given
 
     async def cancel(self, session: str, work: str) -> Work | None:
         """Remove work that is not done and that nobody holds, and answer it; None otherwise."""
         check_id("session", session)
         check_id("work", work)
-        return await self._view.engine.write(queue.cancel, self._view.tenant, session, work)
+        view = self._view
+        removed = await view.engine.write(queue.cancel, view.tenant, session, work)
+        if removed is not None:
+            self._changed(session)
+        return removed
 
     async def requeue(self, session: str, work: str, *, delay_ms: int = 0) -> Work:
         """Put dead work back at its place, with no attempt counted."""
@@ -136,7 +148,9 @@ class Queue:
         check_id("work", work)
         check_int("delay_ms", delay_ms, 0, MAX_DELAY_MS)
         view = self._view
-        return await view.engine.write(queue.requeue, view.tenant, session, work, delay_ms)
+        put_back = await view.engine.write(queue.requeue, view.tenant, session, work, delay_ms)
+        self._changed(session)
+        return put_back
 
     async def get(self, session: str, work: str) -> Work | None:
         """One work, or None."""
@@ -159,15 +173,15 @@ class Queue:
             if state not in STATES:
                 raise Invalid(field=f"states[{at}]", reason=f"it is one of {', '.join(STATES)}")
         rows = [(state,) for state in dict.fromkeys(states)]
-        place = _number("after", after)
+        place = cursor_number("after", after, -1 - MAX_INT)
         size = view.page(limit)
         return await view.engine.read(queue.list_page, view.tenant, session, rows, place, size)
 
     async def dead(self, *, after: str | None = None, limit: int = 100) -> Page[Work]:
         """A page of the dead work of all sessions."""
         view = self._view
-        number, _, session = (after or "0.").partition(".")
-        place = (session, _number("after", number))
+        number, session = cursor_named("after", after, (0, ""))
+        place = (session, number)
         return await view.engine.read(queue.dead_page, view.tenant, place, view.page(limit))
 
     async def counts(self, *, session: str | None = None) -> WorkCounts:
@@ -189,10 +203,7 @@ class Queue:
         """Forget keys of settled work whose time is over, so many at a time; how many."""
         return await self._view.engine.write(queue.prune, self._view.tenant, self._view.page(limit))
 
-
-def _number(field: str, cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    if not (cursor.isascii() and cursor.isdigit()) or int(cursor) > MAX_INT:
-        raise Invalid(field=field, reason="this is not a cursor of this listing")
-    return int(cursor)
+    def _changed(self, session: str) -> None:
+        """Tell who waits for work that there may be some, here and in general."""
+        view = self._view
+        view.engine.publish(topics.inbox(view.tenant, session))

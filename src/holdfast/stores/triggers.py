@@ -17,6 +17,7 @@ from holdfast.contract.triggers import (
     SubscriptionFilter,
     TriggerDelivery,
 )
+from holdfast.core import topics
 from holdfast.core.payloads import check_id, check_int
 from holdfast.core.triggers import (
     check_filter,
@@ -144,7 +145,9 @@ class Triggers:
         """Register the processes of the reserved deliveries, and answer what became of them."""
         view = self._view
         check_id("occurrence", occurrence)
-        return await view.engine.write(triggers.start, view.tenant, occurrence, view.limits)
+        done = await view.engine.write(triggers.start, view.tenant, occurrence, view.limits)
+        self._told(done)
+        return done
 
     async def reserved(
         self, *, after: str | None = None, limit: int = 100
@@ -159,7 +162,15 @@ class Triggers:
         starts nothing, and answers the same deliveries."""
         view = self._view
         plan = plan_occurrence(occurrence, tenant=view.tenant, limits=view.limits)
-        return await view.engine.write(triggers.ingest, plan, view.limits)
+        done = await view.engine.write(triggers.ingest, plan, view.limits)
+        if done.recorded:
+            self._told(done.deliveries)
+        return done
+
+    def _told(self, deliveries: tuple[TriggerDelivery, ...]) -> None:
+        """Tell who waits for something to do."""
+        if any(delivery.state == "started" for delivery in deliveries):
+            self._view.engine.publish((topics.processes(self._view.tenant),))
 
     async def occurrence(self, occurrence: str) -> Occurrence | None:
         """An occurrence by its id."""

@@ -14,6 +14,7 @@ from holdfast.stores_blocking.sessions import BlockingSessions
 from holdfast.stores_blocking.triggers import BlockingTriggers
 from holdfast.stores_blocking.usage import BlockingUsageLedger
 from holdfast.stores_blocking.view import BlockingView
+from holdfast.stores_blocking.waits import BlockingWaits
 
 __all__ = ["BlockingStore", "BlockingView"]
 
@@ -31,6 +32,7 @@ class BlockingStore:
         self.processes = BlockingProcesses(view)
         self.triggers = BlockingTriggers(view)
         self.schedules = BlockingSchedules(view)
+        self.waits = BlockingWaits(view)
 
     @property
     def tenant(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.contract.records import Fence, Lane, LaneStatus
+from holdfast.core import topics
 from holdfast.core.payloads import check_id
 from holdfast.core.sessions import check_ttl
 from holdfast.core.turns import fence_params
@@ -33,7 +34,11 @@ class BlockingLanes:
     def release(self, fence: Fence) -> bool:
         """Give the lane back. False when it was not held by this fence any more."""
         _check_fence(fence)
-        return self._view.engine.write(lanes.release, self._view.tenant, fence)
+        view = self._view
+        released = view.engine.write(lanes.release, view.tenant, fence)
+        if released:
+            view.engine.publish(topics.inbox(view.tenant, fence.session))
+        return released
 
     def read(self, session: str) -> LaneStatus | None:
         """Who holds the lane. Changes nothing."""
@@ -43,7 +48,10 @@ class BlockingLanes:
     def displace(self, session: str) -> LaneStatus:
         """An operator's verb: take the lane from its holder, whose writes are refused from now."""
         check_id("session", session)
-        return self._view.engine.write(lanes.displace, self._view.tenant, session)
+        view = self._view
+        status = view.engine.write(lanes.displace, view.tenant, session)
+        view.engine.publish(topics.inbox(view.tenant, session))
+        return status
 
 
 def _check_fence(fence: Fence) -> None:

@@ -19,6 +19,8 @@ from holdfast.contract.records import (
     Turn,
 )
 from holdfast.contract.stores import SessionOrder
+from holdfast.core import topics
+from holdfast.core.cursors import cursor_named, cursor_number
 from holdfast.core.payloads import check_id, check_int, check_text
 from holdfast.core.sessions import check_place, check_tags, rewind_params
 from holdfast.core.turns import plan_commit
@@ -63,12 +65,7 @@ class BlockingSessions:
             raise Invalid(field="order", reason="it is 'active' or 'created'")
         if forked_from is not None:
             check_id("forked_from", forked_from)
-        place, name = MAX_INT, ""
-        if after is not None:
-            number, dot, name = after.partition(".")
-            if not dot or not (number.isascii() and number.isdigit()) or int(number) > MAX_INT:
-                raise Invalid(field="after", reason="this is not a cursor of this listing")
-            place = int(number)
+        place, name = cursor_named("after", after, (MAX_INT, ""))
         return view.engine.read(
             sessions.list_page,
             view.tenant,
@@ -99,7 +96,12 @@ class BlockingSessions:
     def delete(self, session: str) -> Deleted:
         """Remove all the session owns, for ever: its id is never used again."""
         check_id("session", session)
-        return self._view.engine.write(sessions.delete, self._view.tenant, session)
+        view = self._view
+        report = view.engine.write(sessions.delete, view.tenant, session)
+        if report.deleted:
+            gone = topics.head(view.tenant, session)
+            view.engine.publish((gone, *topics.inbox(view.tenant, session)))
+        return report
 
     def head(self, session: str) -> Head | None:
         """The head, from one row."""
@@ -111,7 +113,12 @@ class BlockingSessions:
         view = self._view
         turn_id = turn.turn if turn.turn is not None else view.new_id()
         plan = plan_commit(turn, tenant=view.tenant, turn_id=turn_id, limits=view.limits)
-        return view.engine.write(sessions.commit, plan)
+        receipt = view.engine.write(sessions.commit, plan)
+        moved = () if receipt.replayed else (topics.head(view.tenant, plan.session),)
+        frees = topics.inbox(view.tenant, plan.session) if plan.params["frees"] else ()
+        if moved or frees:
+            view.engine.publish((*moved, *frees))
+        return receipt
 
     def receipt(self, session: str, turn: str) -> Receipt | None:
         """The receipt of a committed turn, or None."""
@@ -157,7 +164,10 @@ class BlockingSessions:
         params = rewind_params(
             view.tenant, session, turn_id, revision, node, reason, expected, fence, view.limits
         )
-        return view.engine.write(sessions.rewind, params)
+        receipt = view.engine.write(sessions.rewind, params)
+        if not receipt.replayed:
+            view.engine.publish((topics.head(view.tenant, session),))
+        return receipt
 
     def revisions(
         self, session: str, *, after: str | None = None, limit: int = 100
@@ -165,7 +175,7 @@ class BlockingSessions:
         """The retained revisions, newest first."""
         view = self._view
         check_id("session", session)
-        before = sessions.revision_cursor(after)
+        before = cursor_number("after", after, MAX_INT)
         return view.engine.read(sessions.revisions, view.tenant, session, before, view.page(limit))
 
     def diff(self, left: str, right: str) -> Diff:

@@ -8,7 +8,7 @@ from holdfast.contract.errors import Invalid
 from holdfast.contract.limits import MAX_INT
 from holdfast.contract.records import Page, UsageRow, UsageTotal
 from holdfast.contract.stores import UsageGroup
-from holdfast.core.history import cursor_pair
+from holdfast.core.cursors import cursor_pair
 from holdfast.core.payloads import check_id, check_int
 from holdfast.ops import usage
 from holdfast.stores_blocking.view import BlockingView

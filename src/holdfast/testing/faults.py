@@ -14,12 +14,13 @@ database, so that what is left behind afterwards is what a real fault would leav
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
 from holdfast.contract.errors import OutcomeUnknown, StoreUnreachable
 from holdfast.engine.base import BlockingEngine, Engine
+from holdfast.engine.watching import BlockingWatch, Watch
 from holdfast.ops.op import Op
 from holdfast.stores import Store
 from holdfast.stores_blocking import BlockingStore
@@ -133,6 +134,14 @@ class FaultyEngine:
         self._plan._answer(fault)
         return value
 
+    def publish(self, topics: Iterable[str]) -> None:
+        """Wake whoever waits, undisturbed."""
+        self._engine.publish(topics)
+
+    def watch(self, topic: str, op: Callable[..., Op[T]], *args: Any) -> Watch[T]:
+        """Watch, undisturbed: a plan is for one operation, and a watch looks many times."""
+        return self._engine.watch(topic, op, *args)
+
     def on(self, connection: Any) -> FaultyEngine:
         """The same plan inside the caller's own transaction."""
         return FaultyEngine(self._engine.on(connection), self._plan)
@@ -162,6 +171,14 @@ class FaultyBlockingEngine:
         value = self._engine.write(planned, *args)
         self._plan._answer(fault)
         return value
+
+    def publish(self, topics: Iterable[str]) -> None:
+        """Wake whoever waits, undisturbed."""
+        self._engine.publish(topics)
+
+    def watch(self, topic: str, op: Callable[..., Op[T]], *args: Any) -> BlockingWatch[T]:
+        """Watch, undisturbed: a plan is for one operation, and a watch looks many times."""
+        return self._engine.watch(topic, op, *args)
 
     def on(self, connection: Any) -> FaultyBlockingEngine:
         """The same plan inside the caller's own transaction."""

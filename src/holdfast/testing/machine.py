@@ -16,14 +16,19 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from holdfast.testing import machine_calls, machine_queue_calls
+from holdfast.testing import machine_calls, machine_process_calls, machine_queue_calls
 from holdfast.testing.machine_calls import Call, Pick
+from holdfast.testing.machine_process_calls import first_process
 from holdfast.testing.machine_world import World
 
 T = TypeVar("T")
 
-KINDS = {**machine_calls.KINDS, **machine_queue_calls.KINDS}
-WEIGHTS = {**machine_calls.WEIGHTS, **machine_queue_calls.WEIGHTS}
+KINDS = {**machine_calls.KINDS, **machine_queue_calls.KINDS, **machine_process_calls.KINDS}
+WEIGHTS = {
+    **machine_calls.WEIGHTS,
+    **machine_queue_calls.WEIGHTS,
+    **machine_process_calls.WEIGHTS,
+}
 # The outcomes a run of some thousand steps has to show; without one of them it proves too little.
 WANTED = frozenset(
     """
@@ -48,7 +53,7 @@ WANTED = frozenset(
     diff: answer | diff: session-unknown
     commit: settled
     queue.enqueue: enqueued True | queue.enqueue: enqueued False | queue.enqueue: session-unknown
-    queue.enqueue: session-deleted
+    queue.enqueue: session-deleted | queue.enqueue: invalid
     queue.claim: taken | queue.claim: redelivered | queue.claim: empty | queue.claim: claimed
     queue.claim: not-yet-available | queue.claim: command-at-head | queue.claim: turn-at-head
     queue.claim: boundary | queue.claim: not-at-head | queue.claim: zero-limit
@@ -65,6 +70,45 @@ WANTED = frozenset(
     queue.why: free | queue.why: empty | queue.why: claimed | queue.why: not-yet-available
     queue.why: boundary | queue.why: command-at-head | queue.why: turn-at-head
     queue.why: session-unknown | queue.why: session-deleted
+    processes.register: created True | processes.register: created False
+    processes.register: process-conflict | processes.register: process-pruned
+    processes.register: session-deleted | processes.register: invalid
+    processes.append: replayed False | processes.append: replayed True
+    processes.append: enqueued | processes.append: no-target | processes.append: target-gone
+    processes.append: event-conflict | processes.append: event-undeclared
+    processes.append: payload-rejected | processes.append: end-forbidden
+    processes.append: lease-lost | processes.append: process-ended
+    processes.append: process-unknown | processes.append: process-pruned
+    processes.append: invalid
+    processes.signal: replayed False | processes.signal: event-undeclared
+    processes.request_cancel: replayed False | processes.request_cancel: replayed True
+    processes.request_cancel: process-ended | processes.request_cancel: process-unknown
+    processes.end: completed by lease | processes.end: completed by operator
+    processes.end: completed by external | processes.end: failed by lease
+    processes.end: cancelled by lease | processes.end: end-forbidden
+    processes.end: lease-lost | processes.end: process-ended | processes.end: payload-rejected
+    processes.end: process-unknown | processes.end: invalid
+    processes.abandon: abandoned by lapse | processes.abandon: abandoned by operator
+    processes.abandon: end-forbidden | processes.abandon: process-ended
+    processes.suspend: answer | processes.suspend: lease-lost | processes.suspend: process-ended
+    processes.suspend: event-undeclared | processes.suspend: process-unknown
+    processes.suspend: invalid | processes.resume: answer | processes.set_external: answer
+    processes.set_external: event-conflict
+    processes.claim: answer | processes.claim: displaced | processes.claim: lease-busy
+    processes.claim: not-recoverable | processes.claim: process-ended
+    processes.claim: process-unknown | processes.renew: answer | processes.renew: lease-lost
+    processes.release: True | processes.release: False | processes.due: some
+    processes.due: none | processes.due: lost | processes.grant: answer
+    processes.grant: session-deleted | processes.grant: process-unknown
+    processes.revoke: True | processes.revoke: False | processes.transfer: True
+    processes.transfer: False | processes.transfer: grant-unknown | processes.transfer: invalid
+    processes.granted: answer | processes.granted: nothing | processes.grants: some
+    processes.changes: some | processes.changes: none | processes.list: some
+    processes.list: none | processes.list: invalid | processes.events: some
+    processes.events: process-pruned | processes.wakes: some | processes.wakes: none
+    processes.ack: True | processes.ack: False | processes.count: True
+    processes.count: False | processes.recent: some | processes.prune: some
+    processes.prune: none | delete: orphaned | delete: preserved
     """.replace("\n", "|")
     .replace(" | ", "|")
     .replace("    ", "")
@@ -108,6 +152,7 @@ def store_machine(make_world: Callable[[], World], seen: Counter[str]) -> type[A
         def begin(self, more: tuple[int, ...]) -> None:
             for tenant in more:
                 self._play(Call(tenant, "create", {"session": "s0"}))
+                self._play(first_process(tenant))
 
         def teardown(self) -> None:
             if self.agreed:
@@ -138,6 +183,8 @@ def seeded_run(world: World, seed: int, steps: int) -> None:
     names, weights = list(WEIGHTS), list(WEIGHTS.values())
     for tenant, session in ((0, "s0"), (0, "s1"), (1, "s0")):
         world.play(Call(tenant, "create", {"session": session}))
+    for tenant in (0, 1):
+        world.play(first_process(tenant))
     for number in range(steps):
         (kind,) = chance.choices(names, weights)
         call = KINDS[kind](chooser)

@@ -79,7 +79,7 @@ def enqueue(pick: Pick) -> Call:
     args = {
         "session": session(pick),
         "payloads": pick((BODIES[:1], BODIES, ())),
-        "key": pick((None, None, *KEYS)),
+        "key": pick((*[None, None, *KEYS] * 5, "process:first:event:1:wake")),
         "kind": "turn" if plain else pick(("turn", "command")),
         "delivery": "earliest" if plain else pick(("earliest", "after-turn")),
         "slot": "join" if plain else pick(("join", "join", "exclusive")),

@@ -1,25 +1,34 @@
 """The world of the state machine: real stores and their oracles, asked the same and compared.
 
-What may differ is named here: a store has its own clock, its own names for states and its own
-cursors. Times must be the oracle's in order, and equal where the oracle's are equal; names must
-correspond one to one; cursors must lead through the same listing. All else must be equal.
+A call is asked of both with the same values, and the answers are compared at once; what later
+calls refer to, such as a lease that was given, is remembered for each side.
 """
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from holdfast.contract.errors import ComponentMissing, HoldfastError, Invalid, NotRetained
-from holdfast.contract.queue import Claim, Claimed, ClaimedNext, NewWork, Work
-from holdfast.contract.records import Fence, History, NewNode, Node, Page, Turn, WorkClaim
+from holdfast.contract.errors import HoldfastError
+from holdfast.contract.processes import PrunedProcesses
+from holdfast.contract.queue import Claim, Claimed, ClaimedNext, NewWork
+from holdfast.contract.records import Deleted, Fence, History, NewNode, Node, Turn, WorkClaim
 from holdfast.testing.machine_calls import Again, Call, Fresh, Live, Proof, Seen, Step, built
+from holdfast.testing.machine_compare import Comparison, Differs
+from holdfast.testing.machine_process_world import (
+    ProcessSide,
+    glances,
+    looks,
+    process_kind,
+    studies,
+    walks,
+)
 from holdfast.testing.machine_queue_calls import Heads, Held, Settled, Standing, Taken
 from holdfast.testing.oracle import Oracle
 
@@ -30,11 +39,11 @@ FACADES = {
     **dict.fromkeys(("claim", "renew", "release", "read", "displace"), "lanes"),
     **dict.fromkeys(("totals", "rows"), "usage"),
 }
-"""Where a method is; the queue's, of which some have names of others, are named with it."""
+"""Where a method is; those of the queue and of processes, of which some have names of others, are
+named with it."""
 
-AMOUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "cost_micros")
-# What an error says in words is for people.
-WORDS = {Invalid: {"reason"}, NotRetained: {"what"}, ComponentMissing: {"component"}}
+NUMBERED = {"processes.events", "processes.wakes"}
+"""The listings whose cursor is a number that may also be named."""
 
 
 class Ticker:
@@ -95,10 +104,7 @@ class Side:
     latest: dict[str, dict[str, Any]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     known: list[str] = field(default_factory=list)
-
-
-class Differs(AssertionError):
-    """The store and the oracle do not say the same"""
+    processes: ProcessSide = field(init=False)
 
 
 class World:
@@ -121,11 +127,12 @@ class World:
         self.sides = [
             Side(open_tenant(number), Oracle(clock, minter.again)) for number in range(tenants)
         ]
+        for side in self.sides:
+            side.processes = ProcessSide(side.oracle, certain, partial(self._live, side), clock)
         self.seen: Counter[str] = Counter()
         self.log: list[str] = []
         self._fresh = 0
-        self._times: dict[int, int] = {}
-        self._ordered: list[int] = []
+        self._comparison = Comparison()
 
     # --- playing
 
@@ -147,26 +154,37 @@ class World:
         called = dict(args)
         positional = [args.pop("it")] if "it" in args else []
         self.minter.begin()
+        own = dict(args)
+        if name == "processes.changes":
+            own["after"], args["after"] = side.processes.cursors(args.get("after"))
         real = _outcome(method_of(side.store, name), positional, args)
+        args = own
         if isinstance(real, ClaimedNext):
             side.oracle.queue.told = None if real.lane is None else real.lane.session
+        if isinstance(real, PrunedProcesses):
+            side.oracle.processes.told = real.processes
         presented = args.get("claim")
         if presented is not None and presented.claim in side.own_claims:
             # The oracle has times of its own, and is shown its own claim.
-            own = side.own_claims[presented.claim]
-            args = {**args, "claim": msgspec.structs.replace(own, token=presented.token)}
+            mine = side.own_claims[presented.claim]
+            args = {**args, "claim": msgspec.structs.replace(mine, token=presented.token)}
         model = _outcome(method_of(side.oracle, name), positional, args)
         self._compare(side, name, called, model, real)
         self._remember(side, name, args, model, real)
-        kind = f"{name}: {_kind(real)}"
+        kind = f"{name}: {_kind(name, real)}"
         if positional and isinstance(positional[0], Turn) and positional[0].claims:
             kind = kind.replace("commit: replayed False", "commit: settled")
         self.seen[kind] += 1
+        for told in ("orphaned", "preserved") if isinstance(real, Deleted) else ():
+            self.seen[f"{name}: {told}"] += len(getattr(real, told))
         return kind
 
     def _remember(self, side: Side, name: str, args: dict[str, Any], model: Any, real: Any) -> None:
         """What later calls refer to."""
         if isinstance(real, HoldfastError):
+            return
+        if name.startswith("processes."):
+            side.processes.remember(name, model, real)
             return
         lane = real if name in ("claim", "renew") else getattr(real, "lane", None)
         if lane is not None:
@@ -181,6 +199,8 @@ class World:
     def _made(self, side: Side, call: Call) -> tuple[str, dict[str, Any]] | None:
         """The call with its marks replaced by values of the moment."""
         name, args = call.name, dict(call.args)
+        if name.startswith("processes."):
+            return side.processes.made(name, args)
         if name == "again":
             mark: Again = args["turn"]
             if mark.change in side.latest:
@@ -276,113 +296,21 @@ class World:
 
     def _compare(self, side: Side, name: str, args: dict[str, Any], model: Any, real: Any) -> None:
         try:
-            if isinstance(real, HoldfastError) or isinstance(model, HoldfastError):
-                self._same_error(args, model, real)
-            elif name == "totals":
-                self._same(side, _sorted_totals(model, args), _sorted_totals(real, args))
-            elif name == "list":
-                self._same_listing(side, args, model, real)
-            elif name == "queue.claim_next" and real.why_not is not None:
-                _same_refusal(model, real)
-            else:
-                self._same(side, model, real)
+            self._comparison.compare(side.names, name, args, model, real)
         except Differs as difference:
             told = "\n  ".join(self.log[-40:])
             raise Differs(
                 f"{name}: {difference}\noracle: {model!r}\nstore:  {real!r}\nafter\n  {told}"
             ) from (real if isinstance(real, BaseException) else None)
 
-    def _same_error(self, args: dict[str, Any], model: Any, real: Any) -> None:
-        if type(model) is not type(real):
-            raise Differs("another outcome")
-        if isinstance(real, ComponentMissing):
-            # Where several components name the content, any of them is the one.
-            named = args["it"].state[real.component]
-            if named.digest != real.digest:
-                raise Differs("the field component")
-        for key in model.fields.keys() | real.fields.keys():
-            if key in WORDS.get(type(real), ()):
-                continue
-            one, two = model.fields.get(key), real.fields.get(key)
-            if key.endswith("_ms"):
-                self._same_time(one, two)
-            elif one != two:
-                raise Differs(f"the field {key}")
-
-    def _same_listing(self, side: Side, args: dict[str, Any], model: Any, real: Any) -> None:
-        """Times of a store may be equal where the oracle's are not, so the order is its own."""
-        by_id = {info.session: info for info in real.items}
-        self._same(side, {info.session: info for info in model.items}, by_id)
-        if args.get("order") == "created":
-            keys = [(info.created_at_ms, info.session) for info in real.items]
-        else:
-            keys = [(info.active_at_ms // 60_000, info.session) for info in real.items]
-        if keys != sorted(keys, reverse=True):
-            raise Differs("the order of the listing")
-
-    def _same(self, side: Side, model: Any, real: Any, where: str = "") -> None:
-        """Walk both answers; `where` names the place of a difference."""
-        if type(model) is not type(real):
-            raise Differs(f"{where}: {model!r}, not {real!r}")
-        if isinstance(model, msgspec.Struct):
-            for key in model.__struct_fields__:
-                one, two = getattr(model, key), getattr(real, key)
-                inner = f"{where}.{key}"
-                if key.endswith("_ms"):
-                    self._same_time(one, two, inner)
-                elif key == "state" and not isinstance(one, dict) and not isinstance(model, Work):
-                    self._same_name(side, one, two, inner)
-                elif key == "before":
-                    _same_cursor(cast(History, model), cast(History, real))
-                elif key == "next":
-                    if (one is None) != (two is None):
-                        raise Differs(f"{inner}: one listing goes on")
-                else:
-                    self._same(side, one, two, inner)
-        elif isinstance(model, dict):
-            if model.keys() != real.keys():
-                raise Differs(f"{where}: {sorted(model)}, not {sorted(real)}")
-            for key in model:
-                self._same(side, model[key], real[key], f"{where}[{key!r}]")
-        elif isinstance(model, tuple):
-            if len(model) != len(real):
-                raise Differs(f"{where}: {len(model)} entries, not {len(real)}")
-            for number, (one, two) in enumerate(zip(model, real, strict=True)):
-                self._same(side, one, two, f"{where}[{number}]")
-        elif model != real:
-            raise Differs(f"{where}: {model!r}, not {real!r}")
-
-    def _same_time(self, model: int | None, real: int | None, where: str = "time") -> None:
-        if model is None or real is None:
-            if model is not real:
-                raise Differs(f"{where}: {model!r}, not {real!r}")
-            return
-        if model in self._times:
-            if self._times[model] != real:
-                raise Differs(f"{where}: {real} is not the time that was told before")
-            return
-        at = bisect.bisect(self._ordered, model)
-        near = self._ordered[max(0, at - 1) : at + 1]
-        for other in near:
-            if (other < model) != (self._times[other] < real) and self._times[other] != real:
-                raise Differs(f"{where}: {real} is out of order")
-        self._times[model] = real
-        self._ordered.insert(at, model)
-
-    def _same_name(self, side: Side, model: str | None, real: str | None, where: str) -> None:
-        if model is None or real is None:
-            if model is not real:
-                raise Differs(f"{where}: {model!r}, not {real!r}")
-        elif side.names.setdefault(f"model {model}", real) != real or (
-            side.names.setdefault(f"store {real}", model) != model
-        ):
-            raise Differs(f"{where}: the state has two names")
-
     # --- reading back
 
     def glance(self, call: Call) -> None:
-        """Read something of the session a call was about, each time something else."""
+        """Read something of the session or process a call was about, each time something else."""
         side = self.sides[call.tenant]
+        if call.name.startswith("processes."):
+            self._ask(side, *glances(side.processes.at, len(self.log)))
+            return
         session = call.args.get("session") or "s0"
         if isinstance(session, Live):
             session = self._live(side, session.number)
@@ -402,6 +330,8 @@ class World:
             self._ask(side, "queue.counts", {})
             self._ask(side, "list", {})
             self._ask(side, "totals", {"by": ("session", "source", "model")})
+            for name, args in looks(side.oracle.processes.named("any")):
+                self._ask(side, name, args)
 
     def study(self) -> None:
         """Read everything of every tenant, whole and in pages, and every retained revision."""
@@ -422,6 +352,11 @@ class World:
             self._ask(side, "list", {"order": "created"})
             self._walk(side, "list", {"limit": 2})
             self._walk(side, "queue.dead", {"limit": 1})
+            processes = side.oracle.processes
+            for name, args in studies(processes.named("any"), side.known):
+                self._ask(side, name, args)
+            for name, args in walks(processes.named("kept"), side.known):
+                self._walk(side, name, args)
 
     def _walk(self, side: Side, name: str, args: dict[str, Any]) -> None:
         """Page after page, the listing is the whole listing."""
@@ -429,12 +364,14 @@ class World:
         items: list[Any] = []
         after: str | None = None
         while True:
-            page: Page[Any] = method(**args, after=after)
+            begin = {} if after is None else {"after": int(after) if name in NUMBERED else after}
+            page: Any = method(**args, **begin)
             items += page.items
-            after = page.next
+            # A feed says where its next reading begins, and beside it whether there is more.
+            after = page.next if getattr(page, "more", True) else None
             if after is None or len(items) > 1000:
                 break
-        whole = Page(items=tuple(items))
+        whole = msgspec.structs.replace(page, items=tuple(items))
         model = method_of(side.oracle, name)(**{**args, "limit": 1000})
         self._compare(side, name, args, model, whole)
 
@@ -495,17 +432,6 @@ def _of_queue(side: Side, session: str, mark: Held | Settled | Standing | Heads)
     return (latest,)
 
 
-def _same_refusal(model: Any, real: ClaimedNext) -> None:
-    """Why there is no next session. When there may be one is known of what waits; of what was taken
-    away meanwhile it may still be believed."""
-    if model.claim is not None or model.why_not not in ("empty", real.why_not):
-        raise Differs("another reason")
-    if real.why_not not in ("zero-limit", "empty", "not-yet-available"):
-        raise Differs("another reason")
-    if (real.next_at_ms is not None) != (real.why_not == "not-yet-available"):
-        raise Differs("the time that goes with the reason")
-
-
 def _seen(nodes: Sequence[Node], mark: Any) -> Any:
     """What a mark of a node stands for; anything else stands for itself."""
     if not isinstance(mark, Seen):
@@ -526,10 +452,13 @@ def _outcome(method: Callable[..., Any], positional: Sequence[Any], args: dict[s
         return refusal
 
 
-def _kind(real: Any) -> str:
+def _kind(name: str, real: Any) -> str:
     """What kind of outcome it was, for the count of what was covered."""
     if isinstance(real, HoldfastError):
         return real.code
+    told = process_kind(name, real) if name.startswith("processes.") else None
+    if told is not None:
+        return told
     if isinstance(real, Claimed | ClaimedNext):
         if real.claim is None:
             return real.why_not or "free"
@@ -542,27 +471,3 @@ def _kind(real: Any) -> str:
     if isinstance(real, bool | int):
         return str(bool(real))
     return "nothing" if real is None else "answer"
-
-
-def _same_cursor(model: History, real: History) -> None:
-    """A cursor leads on where the oracle's does, and ends at the root; at a cut either may be."""
-    reaches_root = not model.nodes or model.nodes[0].parent is None
-    if (model.before is not None and real.before is None) or (
-        reaches_root and real.before is not None
-    ):
-        raise Differs(f"the cursor {real.before!r} where the oracle has {model.before!r}")
-
-
-def _sorted_totals(totals: Sequence[Any], args: dict[str, Any]) -> dict[str, Any]:
-    """Totals by what they are of; a day is the store's own, so days are added up."""
-    found: dict[str, Any] = {}
-    for total in totals:
-        if ("day" in args.get("by", ())) != (total.day is not None):
-            raise Differs("the day")
-        used = total.usage
-        key = repr((total.session, used.source, used.model, used.currency))
-        sums = found.setdefault(key, {"entries": 0, **dict.fromkeys(AMOUNTS, 0)})
-        sums["entries"] += total.entries
-        for name in AMOUNTS:
-            sums[name] += getattr(used, name)
-    return found

@@ -52,6 +52,7 @@ from holdfast.contract.records import (
     Vacuumed,
 )
 from holdfast.testing.oracle_lanes import OracleLanes
+from holdfast.testing.oracle_processes import OracleProcesses
 from holdfast.testing.oracle_queue import OracleQueue
 from holdfast.testing.oracle_rows import (
     Intent,
@@ -76,11 +77,12 @@ AMOUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "cost_mi
 
 class Oracle(OracleLanes):
     """One tenant. The methods are those of the facades of a store, all on one object; only the
-    queue, whose methods have the names of others, is an object of its own."""
+    queue and the processes, whose methods have the names of others, are objects of their own."""
 
     def __init__(self, clock: Callable[[], int], new_id: Callable[[], str]) -> None:
         super().__init__(clock, new_id)
         self.queue = OracleQueue(self)
+        self.processes = OracleProcesses(self, self.queue)
 
     def live_sessions(self) -> list[StoredSession]:
         """Every session that can be read."""
@@ -169,6 +171,7 @@ class Oracle(OracleLanes):
         found.revisions, found.receipts, found.usage, found.work = [], {}, [], []
         found.leaf = found.state = found.lane = None
         self._reclaim()
+        grants, orphaned, preserved = self.processes.forget_session(session)
         return Deleted(
             session=session,
             deleted=True,
@@ -179,6 +182,9 @@ class Oracle(OracleLanes):
             usage=usage,
             blobs=contents - len(self.contents()),
             work=work,
+            grants=grants,
+            orphaned=orphaned,
+            preserved=preserved,
         )
 
     def _stored_nodes(self) -> int:

@@ -22,6 +22,7 @@ from holdfast.contract.queue import (
     ClaimedNext,
     Enqueued,
     NewWork,
+    WakeOrigin,
     Work,
     WorkCounts,
     WorkItem,
@@ -99,6 +100,7 @@ class OracleQueue:
             last_error=work.last_error,
             claimed_by=work.claim.owner if work.claim is not None and held else None,
             settled_by=work.settled_by,
+            wake=work.wake,
         )
 
     def _find(self, session: str, work: str) -> tuple[StoredSession, StoredWork] | None:
@@ -110,8 +112,10 @@ class OracleQueue:
 
     # --- putting work in
 
-    def enqueue(self, work: NewWork) -> Enqueued:
+    def enqueue(self, work: NewWork, *, wake: WakeOrigin | None = None) -> Enqueued:
         name = self._lanes._new_id()
+        if wake is None and (work.key or "").startswith("process:"):
+            raise Invalid(field="key", reason="of wakes")
         found = self._lanes._live(work.session)
         now = self._now()
         for old in list(found.work) if work.key is not None else ():
@@ -124,7 +128,7 @@ class OracleQueue:
             body if isinstance(body, bytes) else msgspec.json.encode(body) for body in work.payloads
         )
         at_ms = max(work.available_at_ms, now + work.delay_ms)
-        made = StoredWork(name, found.work_count, work, bodies, now, at_ms)
+        made = StoredWork(name, found.work_count, work, bodies, now, at_ms, wake)
         found.work.append(made)
         return Enqueued(enqueued=True, work=self._record(found, made))
 

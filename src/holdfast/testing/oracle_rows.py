@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from holdfast.contract.queue import NewWork
+from holdfast.contract.queue import NewWork, WakeOrigin
 from holdfast.contract.records import (
     Head,
     Node,
@@ -127,6 +127,7 @@ class StoredWork:
     bodies: tuple[bytes, ...]
     enqueued_at_ms: int
     available_at_ms: int
+    wake: WakeOrigin | None = None
     attempts: int = 0
     dead: bool = False
     last_error: str | None = None

@@ -22,9 +22,12 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 import holdfast
-from holdfast.contract.errors import ComponentMissing, HoldfastError, Invalid, NotRetained
-from holdfast.contract.records import Lane, Turn
-from holdfast.testing.machine_world import FACADES
+from holdfast.contract.errors import HoldfastError
+from holdfast.contract.processes import Appended, Event, Lease, Process
+from holdfast.contract.queue import Claim, Claimed, ClaimedNext, Enqueued, Work, WorkItem
+from holdfast.contract.records import Head, Lane, Revision, Turn
+from holdfast.testing.machine_compare import WORDS
+from holdfast.testing.machine_world import Ticker, method_of
 from holdfast.testing.oracle import Oracle
 
 A = TypeVar("A")
@@ -34,8 +37,24 @@ RACERS = 4
 PAUSE_SECONDS = 0.002
 # What differs between the answers of two orders, or of a store and the oracle, and may: times,
 # names and tokens are the store's own, what an error says in words is for people. What a create,
-# a fork and an update show of the session is read after them, and may be younger than they are.
-YOUNGER = {"create", "fork", "update"}
+# a fork and an update show of the session is read after them, and may be younger than they are; so
+# may what an enqueue shows of the work that had its key, and what is shown of a process.
+YOUNGER = {"create", "fork", "update"} | {
+    f"processes.{name}"
+    for name in ("register", "end", "abandon", "suspend", "resume", "set_external")
+}
+# The names that a store gives; the place of work in its inbox says which one it is.
+NAMES: dict[type, str] = {
+    Head: "state",
+    Revision: "state",
+    Work: "work",
+    WorkItem: "id",
+    Claim: "claim",
+    Process: "identity",
+    Event: "work",
+}
+# How far the clock of the oracle leaps: beyond every time that is shorter than an hour.
+LEAP_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -47,8 +66,7 @@ class Ask:
 
     def of(self, store: Any) -> Any:
         """What the store answers, refusals included."""
-        facade = store if isinstance(store, Oracle) else getattr(store, FACADES[self.name])
-        method = getattr(facade, self.name)
+        method = method_of(store, self.name)
         try:
             if isinstance(self.args.get("turn"), Turn):
                 return method(self.args["turn"])
@@ -56,22 +74,34 @@ class Ask:
         except HoldfastError as refusal:
             return refusal
 
+    def made(self, given: list[Any]) -> Ask:
+        """The ask, with what it takes from what was given before it."""
+        args = {key: arg(given) if callable(arg) else arg for key, arg in self.args.items()}
+        return Ask(self.name, args)
+
 
 Setting = Callable[[str], list[Ask]]
-Moves = Callable[[str, list[Lane]], list[Ask]]
+Moves = Callable[[str, list[Any]], list[Ask]]
 
 
 @dataclass(frozen=True)
 class Race:
-    """A law: what is there before, what the racers ask, and how many of them may win."""
+    """A law: what is there before, what the racers ask, and how many of them may win. The moves
+    are shown what was given before: lanes, claims, work and leases. What is left is read of the
+    `sessions` and `processes`, which are named by what follows the prefix of the round. While a
+    race is run `alone` there is nothing else in the tenant; when one `lapses`, short times end
+    before, between or after the calls."""
 
     name: str
     law: str
     setting: Setting
     moves: Moves
-    sessions: tuple[str, ...]
+    sessions: tuple[str, ...] = ()
     winners: tuple[int, ...] = ()
     summed: tuple[str, ...] = ()
+    alone: bool = False
+    lapses: bool = False
+    processes: tuple[str, ...] = ()
 
     def told(self, answers: Sequence[tuple[Ask, Any]]) -> list[Any]:
         """What the racers were told. Of `summed` only the sums, where who did it does not matter
@@ -92,7 +122,7 @@ class Round:
 
     prefix: str
     settings: list[Ask]
-    lanes: list[Lane]
+    ids: list[str]
     moves: list[Ask]
     answers: list[Any] = field(default_factory=list)
 
@@ -185,10 +215,16 @@ class Arena:
 
     def run(self, race: Race, rounds: int) -> None:
         """Run a race, and fail with every round that no order explains."""
-        made = self._each(self._set_up, [(race, f"{race.name}-{n}") for n in range(rounds)])
-        for one in made:
-            one.answers = self.together(one.moves)
-        wrong = [text for text in self._each(self._explain, [(race, one) for one in made]) if text]
+        names = [f"{race.name}-{n}" for n in range(rounds)]
+        wrong: list[str] = []
+        for batch in [[name] for name in names] if race.alone else [names]:
+            made = self._each(self._set_up, [(race, name) for name in batch])
+            for one in made:
+                one.answers = self.together(one.moves)
+            found = self._each(self._explain, [(race, one) for one in made])
+            wrong += [text for text in found if text]
+            for session in race.sessions if race.alone else ():
+                self._homes[0].sessions.delete(f"{batch[0]}{session}")
         if wrong:
             shown = "\n\n".join(wrong[:3])
             raise AssertionError(f"{race.name}: {len(wrong)} of {rounds} rounds\n{shown}")
@@ -207,23 +243,25 @@ class Arena:
 
     def _set_up(self, home: Any, item: tuple[Race, str]) -> Round:
         race, prefix = item
-        settings = race.setting(prefix)
-        lanes: list[Lane] = []
-        for ask in settings:
-            answer = ask.of(home)
+        settings: list[Ask] = []
+        given: list[Any] = []
+        ids: list[str] = []
+        for ask in race.setting(prefix):
+            settings.append(ask.made(given))
+            answer = settings[-1].of(home)
             if isinstance(answer, BaseException):
                 raise AssertionError(f"{race.name}: {ask} is refused: {answer!r}")
-            if isinstance(answer, Lane):
-                lanes.append(answer)
-        return Round(prefix, settings, lanes, race.moves(prefix, lanes))
+            for record in _given(answer):
+                given.append(record)
+                ids += _ids(record)
+        return Round(prefix, settings, ids, race.moves(prefix, given))
 
     def _explain(self, home: Any, item: tuple[Race, Round]) -> str | None:
         race, one = item
-        names = [f"{one.prefix}{session}" for session in race.sessions]
-        found = readings(home, names)
+        found = readings(home, race, one.prefix)
         if race.winners and sum(map(_won, one.answers)) not in race.winners:
             why = f"{sum(map(_won, one.answers))} winners"
-        elif explained(race, one, found, names):
+        elif explained(race, one, found):
             return None
         else:
             why = "no order explains it"
@@ -233,28 +271,57 @@ class Arena:
         return "\n".join([f"{one.prefix}: {why}", *shown, *(f"  {row}" for row in found)])
 
 
-def explained(race: Race, one: Round, found: list[Any], names: list[str]) -> bool:
+def explained(race: Race, one: Round, found: list[Any]) -> bool:
     """Whether some order of the calls gives these answers and leaves this to be read."""
     told = race.told(list(zip(one.moves, one.answers, strict=True)))
     by_luck = sorted(range(len(one.moves)), key=lambda place: not _won(one.answers[place]))
     for order in itertools.permutations(by_luck):
-        tokens = itertools.chain((lane.token for lane in one.lanes), itertools.repeat("unseen"))
-        oracle = Oracle(lambda: 0, tokens.__next__)
-        for ask in one.settings:
-            ask.of(oracle)
-        answers = {place: one.moves[place].of(oracle) for place in order}
-        model = race.told([(one.moves[place], answers[place]) for place in sorted(answers)])
-        if model == told and readings(oracle, names) == found:
-            return True
+        for leap in range(len(order) + 1) if race.lapses else (-1,):
+            oracle, answers = _played(one, order, leap)
+            model = race.told([(one.moves[place], answers[place]) for place in sorted(answers)])
+            if model == told and readings(oracle, race, one.prefix) == found:
+                return True
     return False
 
 
-def readings(store: Any, names: Sequence[str]) -> list[Any]:
-    """All there is to be read of the sessions, with every retained revision loaded."""
+def _played(one: Round, order: Sequence[int], leap: int) -> tuple[Oracle, dict[int, Any]]:
+    """The calls of a round in an order, on an oracle whose clock leaps before the one at `leap`.
+    It is told who was given which session; who met only rivals has changed nothing."""
+    unseen = (f"unseen-{number}" for number in itertools.count())
+    clock = Ticker(0)
+    oracle = Oracle(clock, itertools.chain(one.ids, unseen).__next__)
+    for ask in one.settings:
+        ask.of(oracle)
+    answers: dict[int, Any] = {}
+    for at, place in enumerate((*order, None)):
+        if at == leap:
+            clock.leap(LEAP_MS)
+        if place is None:
+            break
+        real = one.answers[place]
+        if isinstance(real, ClaimedNext):
+            oracle.queue.told = None if real.lane is None else real.lane.session
+            if real.why_not == "contended":
+                answers[place] = real
+                continue
+        answers[place] = one.moves[place].of(oracle)
+    return oracle, answers
+
+
+def readings(store: Any, race: Race, prefix: str) -> list[Any]:
+    """All there is to be read of the sessions, with every retained revision loaded, and of the
+    processes."""
     found: list[Any] = []
-    for session in names:
+    for process in (f"{prefix}{name}" for name in race.processes):
+        asks = [
+            Ask(f"processes.{name}", {"process": process})
+            for name in ("get", "events", "lease", "grants_of", "wakes")
+        ]
+        found += [_plain(ask, ask.of(store)) for ask in asks]
+    for session in (f"{prefix}{name}" for name in race.sessions):
         asks = [Ask(name, {"session": session}) for name in ("get", "graph", "read", "rows")]
         asks.append(Ask("totals", {"session": session}))
+        asks += [Ask(f"queue.{name}", {"session": session}) for name in ("list", "counts")]
         revisions = Ask("revisions", {"session": session})
         page = revisions.of(store)
         found.append(_plain(revisions, page))
@@ -266,11 +333,33 @@ def readings(store: Any, names: Sequence[str]) -> list[Any]:
     return found
 
 
+def _given(answer: Any) -> list[Any]:
+    """What an answer gives that later calls may refer to."""
+    if isinstance(answer, Claimed | ClaimedNext | Enqueued):
+        parts = (getattr(answer, name, None) for name in ("work", "claim", "lane"))
+        return [part for part in parts if part is not None]
+    if isinstance(answer, Appended):
+        return [] if answer.event.work is None else [answer]
+    return [answer] if isinstance(answer, Lane | Lease) else []
+
+
+def _ids(record: Any) -> list[str]:
+    """The names and tokens that a store made for what it gave, in the order it made them."""
+    if isinstance(record, Work):
+        return [record.work]
+    if isinstance(record, Appended):
+        return [str(record.event.work)]
+    return [record.claim, record.token] if isinstance(record, Claim) else [record.token]
+
+
 def _won(answer: Any) -> bool:
     """Whether the call changed something, as the one winner of a race does."""
     if isinstance(answer, BaseException):
         return False
-    for flag, value in (("replayed", False), ("created", True), ("deleted", True)):
+    if isinstance(answer, Claimed | ClaimedNext):
+        return answer.claim is not None
+    flags = (("replayed", False), ("created", True), ("deleted", True), ("enqueued", True))
+    for flag, value in flags:
         if hasattr(answer, flag):
             return bool(getattr(answer, flag) == value)
     return bool(getattr(answer, "nodes", answer))
@@ -279,14 +368,18 @@ def _won(answer: Any) -> bool:
 def _plain(ask: Ask, answer: Any) -> Any:
     """An answer without what may differ."""
     if isinstance(answer, HoldfastError):
-        words = {Invalid: {"reason"}, NotRetained: {"what"}, ComponentMissing: {"component"}}
-        mine = words.get(type(answer), set())
+        mine = WORDS.get(type(answer), set())
         fields = {k: v for k, v in answer.fields.items() if k not in mine}
         return type(answer).__name__, _bare(fields)
     if isinstance(answer, BaseException):
         return repr(answer)
     if ask.name in YOUNGER and answer is not None:
         return getattr(answer, "created", True)
+    if isinstance(answer, Enqueued):
+        return answer.enqueued, answer.work.seq
+    if isinstance(answer, ClaimedNext) and answer.claim is None:
+        # What a store remembers of the past says why, and when to ask again.
+        return "nothing"
     if ask.name == "totals":
         return sorted(repr(_bare(total)) for total in answer)
     return _bare(answer)
@@ -296,8 +389,7 @@ def _bare(value: Any) -> Any:
     """Plain data without times, tokens and names of states."""
     if isinstance(value, msgspec.Struct):
         fields = {key: getattr(value, key) for key in value.__struct_fields__}
-        if "state" in fields and not isinstance(fields["state"], dict):
-            del fields["state"]
+        fields.pop(NAMES.get(type(value), ""), None)
         return type(value).__name__, _bare(fields)
     if isinstance(value, dict):
         return {

@@ -1,8 +1,9 @@
 """A proxy in front of a PostgreSQL server that counts round trips and cuts connections lives here.
 
 It reads the messages of the wire protocol, so that it can cut at an exact place: before or after a
-COMMIT, before or after the n-th execution of a statement. It listens on a Unix socket in a
-directory of its own, and runs on the event loop of the test.
+COMMIT, before or after the n-th execution of a statement. Signals have a connection of their own,
+for which no operation waits: it is neither counted nor cut at a place. The proxy listens on a Unix
+socket in a directory of its own, and runs on the event loop of the test.
 
     async with WireProxy(url) as wire:
         engine = await PostgresEngine.open(wire.url)
@@ -25,6 +26,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit, urlunsplit
 Place = Literal["before commit", "after commit", "before execute", "after execute", "mid reply"]
 _PORT = 5432
 _NO_STARTUP = {80877103, 80877104}  # requests for TLS and for GSS encryption
+_SIGNALS = b"holdfast signals\0"
 
 
 @dataclass
@@ -41,6 +43,7 @@ class _Link:
         self.server = server
         self.swallows = False
         self.half = False
+        self.aside = False
 
     def close(self) -> None:
         for writer in (self.client, self.server):
@@ -170,6 +173,7 @@ class WireProxy:
             if code in _NO_STARTUP:
                 link.client.write(b"N")
                 continue
+            link.aside = _SIGNALS in body
             link.server.write(head + body)
             return
 
@@ -194,16 +198,20 @@ class WireProxy:
         kind = head[:1]
         commit = False
         if kind == b"S":
-            self.syncs += 1
+            self.syncs += not link.aside
         elif kind == b"Q":
-            self.queries += 1
+            self.queries += not link.aside
             text = body.rstrip(b"\0").decode()
             self.texts.append(text)
             commit = text.upper().startswith("COMMIT")
         elif kind == b"P":
             self.texts.append(body.split(b"\0", 2)[1].decode())
         order = self._order
-        if order is not None and (commit if "commit" in order.place else kind == b"E"):
+        if (
+            order is not None
+            and not link.aside
+            and (commit if "commit" in order.place else kind == b"E")
+        ):
             order.left -= 1
             if order.left == 0:
                 self._order = None

@@ -2,7 +2,7 @@
 -- Registers a process with its first grants, unless its id is there already.
 -- mode: write
 -- children: grants(session, frame, kind, label)
--- returns: created_at_ms
+-- returns: created_at_ms, wake_gone
 -- explains: known, pruned, identity, deleted
 -- Differs by necessity: the sessions of the grants are locked against deletion first.
 -- step: guard
@@ -27,7 +27,9 @@ WITH granting AS MATERIALIZED (
   FROM made m CROSS JOIN unnest(:grants.session::text[], :grants.frame::text[],
     :grants.kind::text[], :grants.label::text[]) AS x(session, frame, kind, label)
 )
-SELECT created_at_ms FROM made
+SELECT m.created_at_ms, EXISTS (SELECT FROM {schema}.session w WHERE w.tenant = :tenant
+  AND w.session = :wake_session AND w.deleted_at_ms IS NOT NULL) AS wake_gone
+FROM made m
 -- step: refused
 SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned, p.identity,
   (SELECT s.session FROM {schema}.session s WHERE s.tenant = :tenant
@@ -135,16 +137,17 @@ ORDER BY p.process LIMIT :limit
 -- returns: appended
 -- returns: process, seq, type, ordinal, key, payload, ends, output, wake, digest, authority
 -- returns: wake_session, wake_frame, work, at_ms, acked_at_ms
--- explains: known, pruned, identity_ok, clash, state, recovery, lease_ok, lost, last_event
+-- explains: known, pruned, identity_ok, same, clash, state, recovery, lease_ok, lost, last_event
 -- explains: parent_last
 -- step: guard
 SELECT a.* FROM {schema}.append_event_v1(:tenant, :process, :identity, :type, :key, :payload,
   :means, :ends, :output, :wake, :digest, :authority, :lease_owner, :lease_token,
-  :lease_generation, :wait_type, :wait_after, :wait_until_ms, :target, :target_frame, :work, :items,
-  :work_digest, :parent, :told, :told_key, :told_digest) a
+  :lease_generation, :wait_type, :wait_after, :wait_until_ms, :target, :target_frame, :named,
+  :work, :items, :work_digest, :parent, :told, :told_key, :told_digest) a
 -- step: refused
 SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned,
   coalesce(p.identity = :identity, false) AS identity_ok,
+  coalesce(o.type = :type AND o.payload = :payload, false) AS same,
   coalesce(o.type <> :type OR o.payload <> :payload, false) AS clash, p.state, p.recovery,
   coalesce(p.lease_owner = :lease_owner AND p.lease_token = :lease_token
     AND p.lease_generation = :lease_generation AND p.lease_expires_at_ms > c.now, false)
@@ -407,6 +410,10 @@ ORDER BY session FOR KEY SHARE
 SELECT FROM {schema}.process
 WHERE tenant = :tenant AND process = ANY (:processes.process::text[])
 ORDER BY process FOR NO KEY UPDATE
+-- step: plain
+SELECT FROM {schema}.process_grant WHERE tenant = :tenant AND session = :session
+  AND frame = :frame AND process = ANY (:processes.process::text[])
+ORDER BY process FOR UPDATE -- guard: grant-lock
 -- step: guard
 SELECT count(*) AS moved FROM {schema}.process_grant g
 WHERE g.tenant = :tenant AND g.session = :session AND g.frame = :frame

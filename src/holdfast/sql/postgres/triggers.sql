@@ -136,8 +136,7 @@ ORDER BY s.owner_session, s.owner_frame, s.key
 
 -- name: triggers.unreserved
 -- What a reservation is decided by: the occurrence, the version of its source, and the
--- subscriptions
--- it is to be delivered to and is not.
+-- subscriptions it is to be delivered to and is not.
 -- mode: read
 -- returns: version, occurrence, o_source_type, o_source_key, o_key, payload, source, o_digest
 -- returns: at_ms, owner_session, owner_frame, key, subscription, name, source_type, source_key
@@ -298,8 +297,8 @@ ORDER BY d.occurrence, d.owner_session, d.owner_frame, d.key, d.subscription LIM
 -- returns: occurrences, deliveries, more
 -- explains: occurrences
 -- Differs by necessity: the occurrences are locked first, and what was reserved of them meanwhile
--- is
--- seen by the statements after that.
+-- is seen by the statements after that. OFFSET 0 has each occurrence looked at when its turn comes,
+-- instead of all deliveries at once.
 -- step: guard
 SELECT coalesce(array_agg(x.occurrence ORDER BY x.at_ms, x.occurrence), '{}') AS held FROM (
   SELECT o.occurrence, o.at_ms FROM {schema}.trigger_occurrence o
@@ -307,7 +306,7 @@ SELECT coalesce(array_agg(x.occurrence ORDER BY x.at_ms, x.occurrence), '{}') AS
     AND NOT EXISTS (SELECT FROM {schema}.trigger_delivery d
       LEFT JOIN {schema}.process p ON p.tenant = :tenant AND p.process = d.process
       WHERE d.tenant = :tenant AND d.occurrence = o.occurrence AND d.state <> 'rejected'
-        AND (d.state = 'reserved' OR (p.state = 'running' AND p.pruned_at_ms IS NULL)))
+        AND (d.state = 'reserved' OR (p.state = 'running' AND p.pruned_at_ms IS NULL)) OFFSET 0)
   ORDER BY o.at_ms, o.occurrence LIMIT :limit::bigint + 1 FOR UPDATE OF o SKIP LOCKED) x
 -- step: guard
 SELECT coalesce(array_agg(o.occurrence ORDER BY o.n), '{}') AS doomed
@@ -315,7 +314,7 @@ FROM unnest((:held::text[])[1 : :limit::int]) WITH ORDINALITY AS o(occurrence, n
 WHERE NOT EXISTS (SELECT FROM {schema}.trigger_delivery d
       LEFT JOIN {schema}.process p ON p.tenant = :tenant AND p.process = d.process
       WHERE d.tenant = :tenant AND d.occurrence = o.occurrence AND d.state <> 'rejected'
-        AND (d.state = 'reserved' OR (p.state = 'running' AND p.pruned_at_ms IS NULL)))
+        AND (d.state = 'reserved' OR (p.state = 'running' AND p.pruned_at_ms IS NULL)) OFFSET 0)
 -- step: rows
 SELECT to_json(:doomed::text[])::text AS occurrences,
   (SELECT count(*) FROM {schema}.trigger_delivery d

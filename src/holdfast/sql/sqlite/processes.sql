@@ -2,10 +2,11 @@
 -- Registers a process with its first grants, unless its id is there already.
 -- mode: write
 -- children: grants(session, frame, kind, label)
--- returns: created_at_ms
+-- returns: created_at_ms, wake_gone
 -- explains: known, pruned, identity, deleted
 -- step: guard
-SELECT :now AS created_at_ms
+SELECT :now AS created_at_ms, EXISTS (SELECT 1 FROM session w WHERE w.tenant = :tenant
+  AND w.session = :wake_session AND w.deleted_at_ms IS NOT NULL) AS wake_gone
 WHERE NOT EXISTS (SELECT 1 FROM process p WHERE p.tenant = :tenant AND p.process = :process)
   AND NOT EXISTS (SELECT 1 FROM json_each(:grants.session) x CROSS JOIN session s
     ON s.tenant = :tenant AND s.session = x.value WHERE s.deleted_at_ms IS NOT NULL)
@@ -123,7 +124,7 @@ ORDER BY p.process LIMIT :limit
 -- returns: appended
 -- returns: process, seq, type, ordinal, key, payload, ends, output, wake, digest, authority
 -- returns: wake_session, wake_frame, work, at_ms, acked_at_ms
--- explains: known, pruned, identity_ok, clash, state, recovery, lease_ok, lost, last_event
+-- explains: known, pruned, identity_ok, same, clash, state, recovery, lease_ok, lost, last_event
 -- explains: parent_last
 -- Differs by necessity: a script instead of a function, with the same parts in the same order.
 -- step: guard
@@ -132,6 +133,8 @@ SELECT a.appended, CASE WHEN a.appended THEN a.last_event + 1 ELSE a.old END AS 
   a.appended AND n.process IS NOT NULL AS tells,
   CASE WHEN a.appended AND t.session IS NOT NULL THEN t.work_seq + 1 END AS work_seq,
   n.last_event + 1 AS told_seq,
+  CASE WHEN :named OR NOT EXISTS (SELECT 1 FROM session d WHERE d.tenant = :tenant
+    AND d.session = :target AND d.deleted_at_ms IS NOT NULL) THEN :target END AS aimed,
   a.lease_ok AND :lease_token IS NOT NULL AND :means = 'waits' AND a.recovery <> 'owner-bound'
     AS hands_back,
   coalesce((SELECT o.ordinal FROM process_event o INDEXED BY process_event_type
@@ -182,7 +185,8 @@ VALUES (:tenant, :target, :work_seq, :work, 'process:' || :process || ':event:' 
 INSERT INTO process_event (tenant, process, seq, type, ordinal, key, payload, ends, output, wake,
   digest, authority, wake_session, wake_frame, work, at_ms)
 VALUES (:tenant, :process, :seq, :type, :ordinal, :key, :payload, :ends, :output, :wake, :digest,
-  :authority, :target, :target_frame, CASE WHEN :wakes THEN :work END, :now)
+  :authority, :aimed, CASE WHEN :aimed IS NOT NULL THEN :target_frame END,
+  CASE WHEN :wakes THEN :work END, :now)
 -- step: when appended
 UPDATE process SET last_event = :seq, updated_at_ms = :now, change = NULL,
   state = coalesce(:ends, state),
@@ -230,6 +234,7 @@ FROM (SELECT 1) LEFT JOIN process_event e
 -- step: refused
 SELECT p.process IS NOT NULL AS known, p.pruned_at_ms IS NOT NULL AS pruned,
   coalesce(p.identity = :identity, 0) AS identity_ok,
+  coalesce(o.type = :type AND o.payload = :payload, 0) AS same,
   coalesce(o.type <> :type OR o.payload <> :payload, 0) AS clash, p.state, p.recovery,
   coalesce(p.lease_owner = :lease_owner AND p.lease_token = :lease_token
     AND p.lease_generation = :lease_generation AND p.lease_expires_at_ms > :now, 0) AS lease_ok,

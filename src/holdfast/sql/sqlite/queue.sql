@@ -192,18 +192,18 @@ SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
 FROM (SELECT 1) LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
 
 -- name: queue.renew
--- Moves the expiry of a claim that has no lane, when it still owns all of its work.
+-- Moves the expiry of a claim that has no lane, when what it names is all it owns.
 -- mode: write
 -- children: works(work)
 -- returns: claimed_at_ms, claim_expires_at_ms
 -- explains: known, deleted
 -- step: guard
 SELECT w.claimed_at_ms, max(max(w.claim_expires_at_ms), :now + :ttl_ms) AS claim_expires_at_ms
-FROM json_each(:works.work) x
-CROSS JOIN work w INDEXED BY work_id
-  ON w.tenant = :tenant AND w.session = :session AND w.work = x.value
-WHERE w.claim = :claim AND w.claim_token = :claim_token AND w.claim_expires_at_ms > :now
-HAVING count(*) = :works.n
+FROM work w INDEXED BY work_claim
+WHERE w.tenant = :tenant AND w.session = :session AND w.claim = :claim AND w.state = 'claimed'
+HAVING count(*) = :works.n AND :works.n = count(*) FILTER (
+  WHERE w.claim_token = :claim_token AND w.claim_expires_at_ms > :now
+    AND w.work IN (SELECT value FROM json_each(:works.work))) -- guard: renewed
 -- step: each works
 UPDATE work INDEXED BY work_id SET claim_expires_at_ms = :claim_expires_at_ms
 WHERE tenant = :tenant AND session = :session AND work = :works.work
@@ -270,7 +270,9 @@ DELETE FROM work WHERE tenant = :tenant AND session = :session AND seq = (
 -- name: queue.requeue
 -- Puts dead work back at its place, as if it had never been tried.
 -- mode: write
--- returns: seq
+-- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
+-- returns: enqueued_at_ms, items, digest, attempts, max_attempts, last_error, claim_owner
+-- returns: settled_turn, process, event
 -- explains: known, deleted, state
 -- step: guard
 SELECT w.seq FROM work_seen w
@@ -285,6 +287,12 @@ WHERE tenant = :tenant AND session = :session AND seq = :seq
 UPDATE session SET due_at_ms = min(coalesce(due_at_ms, 9223372036854775807), max(:now + :delay_ms,
   CASE WHEN lane_token IS NULL THEN 0 ELSE lane_expires_at_ms END))
 WHERE tenant = :tenant AND session = :session
+-- step: rows
+SELECT 1 AS live,
+  w.session, w.work, w.seq, w.key, w.kind, w.delivery, w.slot, w.merge_key, w.state,
+  w.available_at_ms, w.enqueued_at_ms, w.items, w.digest, w.attempts, w.max_attempts,
+  w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
+FROM work w WHERE w.tenant = :tenant AND w.session = :session AND w.seq = :seq
 -- step: refused
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   CASE WHEN w.until_ms > :now THEN w.state ELSE w.then_state END AS state
@@ -296,6 +304,7 @@ LEFT JOIN work_seen w ON w.tenant = :tenant AND w.session = :session AND w.work 
 -- What stands at the head of an inbox, and what else there is: why a claim finds nothing.
 -- mode: read
 -- returns: known, deleted, lane_live, lane_expires_at_ms, kind, delivery, any_claimed, next_at_ms
+-- returns: lane_owner, lane_token, lane_generation, now_ms
 SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
   coalesce(s.lane_token IS NOT NULL AND s.lane_expires_at_ms > :now, 0) AS lane_live,
   s.lane_expires_at_ms, f.kind, f.delivery,
@@ -311,7 +320,8 @@ SELECT s.session IS NOT NULL AS known, s.deleted_at_ms IS NOT NULL AS deleted,
     UNION ALL
     SELECT min(w.claim_expires_at_ms) FROM work w INDEXED BY work_lapse
     WHERE w.tenant = :tenant AND w.session = :session AND w.state = 'claimed'
-      AND w.claim_generation IS NULL AND w.claim_expires_at_ms > :now) x) AS next_at_ms
+      AND w.claim_generation IS NULL AND w.claim_expires_at_ms > :now) x) AS next_at_ms,
+  s.lane_owner, s.lane_token, s.lane_generation, :now AS now_ms
 FROM (SELECT 1)
 LEFT JOIN session s ON s.tenant = :tenant AND s.session = :session
 LEFT JOIN work f ON f.tenant = :tenant AND f.session = :session AND f.seq = (
@@ -331,6 +341,44 @@ LEFT JOIN work f ON f.tenant = :tenant AND f.session = :session AND f.seq = (
     SELECT min(w.seq) FROM work w INDEXED BY work_lapse WHERE w.tenant = :tenant
       AND w.session = :session AND w.state = 'claimed' AND w.claim_generation IS NULL
       AND w.claim_expires_at_ms <= :now AND coalesce(w.attempts < w.max_attempts, 1)) x)
+
+-- name: queue.due
+-- Whether work waits in a session that nobody holds, and when some may do so next.
+-- mode: read
+-- returns: ready, next_at_ms, now_ms
+-- What a session says of when it is due is never too late, but may be too early: so its work is
+-- looked at, in as many sessions as a look may cost. When none of these has any, somebody who
+-- claims puts them right.
+WITH due(session) AS MATERIALIZED (
+  SELECT s.session FROM session s INDEXED BY session_due
+  WHERE s.tenant = :tenant AND s.due_at_ms <= :now
+    AND (s.lane_token IS NULL OR s.lane_expires_at_ms <= :now)
+  ORDER BY s.due_at_ms, s.session LIMIT 64
+), verdict(ready) AS MATERIALIZED (
+  SELECT (SELECT count(*) FROM due) = 64 OR EXISTS (SELECT 1 FROM due d WHERE
+    EXISTS (SELECT 1 FROM work w INDEXED BY work_ready
+      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'ready')
+    OR EXISTS (SELECT 1 FROM work w INDEXED BY work_delayed
+      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'delayed'
+        AND w.available_at_ms <= :now)
+    OR EXISTS (SELECT 1 FROM work w INDEXED BY work_generation
+      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'claimed'
+        AND w.claim_generation IS NOT NULL AND coalesce(w.attempts < w.max_attempts, 1))
+    OR EXISTS (SELECT 1 FROM work w INDEXED BY work_lapse
+      WHERE w.tenant = :tenant AND w.session = d.session AND w.state = 'claimed'
+        AND w.claim_generation IS NULL AND w.claim_expires_at_ms <= :now
+        AND coalesce(w.attempts < w.max_attempts, 1)))
+)
+SELECT v.ready, CASE WHEN NOT v.ready THEN (SELECT min(x.at) FROM (
+    SELECT min(s.due_at_ms) AS at FROM session s INDEXED BY session_due
+    WHERE s.tenant = :tenant AND s.due_at_ms > :now
+    UNION ALL
+    SELECT min(y.lane_expires_at_ms) FROM (
+      SELECT s.lane_expires_at_ms FROM session s INDEXED BY session_due
+      WHERE s.tenant = :tenant AND s.due_at_ms <= :now
+      ORDER BY s.due_at_ms, s.session LIMIT 256) y WHERE y.lane_expires_at_ms > :now) x) END
+  AS next_at_ms, :now AS now_ms
+FROM verdict v
 
 -- name: queue.prune
 -- Forgets keys of settled work whose time is over.
@@ -371,7 +419,8 @@ FROM work_seen w
 WHERE w.tenant = :tenant AND w.session = :session AND w.key = :key
 
 -- name: queue.list
--- A page of the work of a session, in order, in the states that are asked for.
+-- A page of the work of a session, in order, in the states that are asked for. A state that there
+-- is not is shown to whoever reads, and is damage.
 -- mode: read
 -- children: states(state)
 -- returns: live, session, work, seq, key, kind, delivery, slot, merge_key, state, available_at_ms
@@ -383,8 +432,9 @@ SELECT w.until_ms > :now AS live,
   w.last_error, w.claim_owner, w.settled_turn, w.process, w.event
 FROM work_seen w
 WHERE w.tenant = :tenant AND w.session = :session AND w.seq > :after
-  AND CASE WHEN w.until_ms > :now THEN w.state ELSE w.then_state END
-    IN (SELECT value FROM json_each(:states.state))
+  AND (CASE WHEN w.until_ms > :now THEN w.state ELSE w.then_state END
+      IN (SELECT value FROM json_each(:states.state))
+    OR w.state NOT IN ('ready', 'delayed', 'claimed', 'dead', 'done'))
 ORDER BY w.seq LIMIT :limit
 
 -- name: queue.dead

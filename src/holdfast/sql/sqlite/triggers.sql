@@ -211,8 +211,7 @@ ORDER BY s.owner_session, s.owner_frame, s.key
 
 -- name: triggers.unreserved
 -- What a reservation is decided by: the occurrence, the version of its source, and the
--- subscriptions
--- it is to be delivered to and is not.
+-- subscriptions it is to be delivered to and is not.
 -- mode: read
 -- returns: version, occurrence, o_source_type, o_source_key, o_key, payload, source, o_digest
 -- returns: at_ms, owner_session, owner_frame, key, subscription, name, source_type, source_key
@@ -331,13 +330,9 @@ VALUES (:tenant, :occurrence, :deliveries.owner_session, :deliveries.owner_frame
 SELECT :occurred_at_ms AS occurred_at_ms,
   d.occurrence, d.owner_session, d.owner_frame, d.key, d.subscription, d.process, d.state,
   d.reason, d.at_ms
-FROM json_each(:deliveries.key) k
-CROSS JOIN json_each(:deliveries.subscription) i ON i.key = k.key
-CROSS JOIN json_each(:deliveries.owner_session) w ON w.key = k.key
-CROSS JOIN json_each(:deliveries.owner_frame) f ON f.key = k.key
-CROSS JOIN trigger_delivery d ON d.tenant = :tenant AND d.occurrence = :occurrence
-  AND d.owner_session = w.value AND d.owner_frame = f.value AND d.key = k.value
-  AND d.subscription = i.value
+FROM trigger_delivery d
+WHERE d.tenant = :tenant AND d.occurrence = :occurrence
+  AND d.process IN (SELECT value FROM json_each(:deliveries.process))
 -- step: refused
 SELECT EXISTS (SELECT 1 FROM trigger_occurrence o WHERE o.tenant = :tenant
   AND o.occurrence = :occurrence) AS known

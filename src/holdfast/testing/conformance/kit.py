@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
 from holdfast.contract.errors import HoldfastError
+from holdfast.contract.queue import Claim, Claimed, ClaimedNext, NewWork, Work, WorkCounts
 from holdfast.contract.records import (
     Fence,
     Head,
@@ -58,6 +59,8 @@ class Picture:
     usage: tuple[UsageRow, ...]
     lane: LaneStatus | None
     receipt: Receipt | None
+    work: tuple[Work, ...]
+    counts: WorkCounts
 
 
 async def all_pages(read: Callable[[str | None], Awaitable[Page[T]]]) -> tuple[T, ...]:
@@ -87,6 +90,8 @@ async def picture(store: Store, session: str, *, turn: str = "no-such-turn") -> 
         usage=await all_pages(lambda a: store.usage.rows(session, after=a)) if seen else (),
         lane=await store.lanes.read(session),
         receipt=await sessions.receipt(session, turn),
+        work=await all_pages(lambda a: store.queue.list(session, after=a)),
+        counts=await store.queue.counts(session=session),
     )
 
 
@@ -138,3 +143,31 @@ async def graph(store: Store, session: str) -> list[str]:
 
 def ids(nodes: Iterable[Node]) -> list[str]:
     return [node.id for node in nodes]
+
+
+async def add(store: Store, session: str, *bodies: str, **how: Any) -> list[str]:
+    """Put one work for each body into the inbox of the session; their ids."""
+    made: list[str] = []
+    for body in bodies:
+        answer = await store.queue.enqueue(NewWork(session=session, payloads=[body], **how))
+        assert answer.enqueued is True
+        made.append(answer.work.work)
+    return made
+
+
+def bodies(found: Iterable[Work]) -> list[str]:
+    """What each work says first; nothing of one that is done, or has no payload."""
+    return [str(work.items[0].json()) if work.items else "" for work in found]
+
+
+async def inbox(store: Store, session: str, *states: Any) -> list[str]:
+    """What the work of the session says, in its order; of the states that are named, if any."""
+    some: dict[str, Any] = {"states": states} if states else {}
+    return bodies(await all_pages(lambda a: store.queue.list(session, after=a, **some)))
+
+
+def won(answer: Claimed | ClaimedNext) -> Claim:
+    """The claim of an answer that has one, and so no reason why not."""
+    assert answer.claim is not None
+    assert (answer.why_not, answer.next_at_ms) == (None, None)
+    return answer.claim

@@ -17,6 +17,18 @@ NOT_ADOPTED: dict[int, str] = {
     "last reference (15), so no collector can run at a wrong moment.",
     50: "There is no collector that walks manifests, so none that could meet a damaged one. Damage "
     "is a typed error where it is read (61).",
+    161: "A store has no tiers of durability to declare (2): what it says of a process is durable "
+    "when it is said, so a handle opened later reads it (160).",
+    163: "Grants stay grants of scopes. What is wanted of observers holds of them: those of a "
+    "registration are given with it (x04), and none changes what becomes of a process (153). They "
+    "are no events, because the record is a fold of the log and grants are no part of it (187).",
+    180: "An event that ends a process and the record that says so are written in one transaction, "
+    "so there is no record to repair: the record is the fold of the log after any operation (187).",
+    188: "There is no outbox between an event and what it wakes: the wake is work of its target, "
+    "put there by the transaction of the event (170), and is claimed, tried again and given up "
+    "like any other work.",
+    189: "A pruned process leaves its id behind, which is never used again (y13), so no sequence "
+    "can begin anew below what somebody has seen.",
 }
 """Law of the model: why it is not promised, and what holds instead."""
 
@@ -25,5 +37,8 @@ ELSEWHERE: dict[int, str] = {
     61: "tests/test_damage.py::test_damage_is_a_typed_error_and_never_absence",
     62: "tests/test_damage.py::test_a_damaged_counter_is_refused_and_nothing_changes",
     63: "tests/test_budgets.py::test_statements_do_not_grow_with_components",
+    118: "tests/test_damage.py::test_damaged_work_is_a_typed_error_and_is_never_passed_over",
+    128: "tests/test_queue_budgets.py::test_claims_do_not_grow_with_the_backlog",
+    129: "tests/test_queue_budgets.py::test_an_idle_checkpoint_writes_nothing",
 }
 """Law of the model: the test that shows it, because it needs to look behind the contract."""

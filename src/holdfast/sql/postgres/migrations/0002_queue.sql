@@ -421,12 +421,14 @@ CREATE FUNCTION {schema}.commit_turns_v2(
   p_claim_ord bigint[], p_claim text[], p_claim_token text[], p_claim_n bigint[],
   p_work_ord bigint[], p_work text[], p_work_claim text[]
 ) RETURNS TABLE (ord bigint, revision bigint, leaf text, node_count bigint, at_ms bigint)
-LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan AS $fn$
+LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_bitmapscan = off AS $fn$
 #variable_conflict use_column
 DECLARE
   v record;
   v_bad bigint[];
   v_done bigint[] := '{}';
+  v_rows tid[];
   v_now bigint;
 BEGIN
   IF cardinality(p_claim) > 0 THEN
@@ -474,16 +476,18 @@ BEGIN
   IF v_done = '{}' THEN
     RETURN;
   END IF;
-  IF cardinality(p_work) > 0 THEN
-    DELETE FROM {schema}.work w USING unnest(p_work_ord, p_work) AS x(ord, work)
-    WHERE x.ord = ANY (v_done) AND w.tenant = p_tenant AND w.session = p_session[x.ord]
-      AND w.work = x.work AND w.key IS NULL;
+  IF cardinality(p_claim) > 0 THEN
+    -- What a turn settles is all that its claims hold.
+    SELECT array_agg(w.place) INTO v_rows FROM unnest(p_claim_ord, p_claim) AS c(ord, claim)
+    CROSS JOIN LATERAL (SELECT w.ctid AS place FROM {schema}.work w WHERE w.tenant = p_tenant
+      AND w.session = p_session[c.ord] AND w.claim = c.claim AND w.state = 'claimed' OFFSET 0) w
+    WHERE c.ord = ANY (v_done);
+    DELETE FROM {schema}.work w WHERE w.ctid = ANY (v_rows) AND w.key IS NULL;
     UPDATE {schema}.work w SET state = 'done', items = '', claim = NULL, claim_token = NULL,
       claim_owner = NULL, claim_generation = NULL, claimed_at_ms = NULL,
-      claim_expires_at_ms = NULL, settled_turn = p_turn[x.ord], keep_until_ms = v_now + w.keep_ms
-    FROM unnest(p_work_ord, p_work) AS x(ord, work)
-    WHERE x.ord = ANY (v_done) AND w.tenant = p_tenant AND w.session = p_session[x.ord]
-      AND w.work = x.work;
+      claim_expires_at_ms = NULL, settled_turn = p_turn[array_position(p_session, w.session)],
+      keep_until_ms = v_now + w.keep_ms
+    WHERE w.ctid = ANY (v_rows);
   END IF;
   v_now := {schema}.now_ms();
   UPDATE {schema}.session s SET due_at_ms = CASE

@@ -75,7 +75,7 @@ CREATE TABLE {schema}.process_event (
   payload bytea NOT NULL,
   ends text COLLATE "C" CHECK (ends IN ('completed', 'failed', 'cancelled', 'abandoned')),
   output bytea,
-  wake text COLLATE "C",
+  wake bytea,
   digest bytea NOT NULL,
   authority text COLLATE "C" CHECK (authority IN ('lease', 'external', 'operator', 'lapse')),
   wake_session text COLLATE "C",
@@ -133,13 +133,13 @@ $fn$;
 -- that is woken is locked first, then the process and its parent in the order of their ids.
 CREATE FUNCTION {schema}.append_event_v1(
   p_tenant text, p_process text, p_identity bytea, p_type text, p_key text, p_payload bytea,
-  p_means text, p_ends text, p_output bytea, p_wake text, p_digest bytea, p_authority text,
+  p_means text, p_ends text, p_output bytea, p_wake bytea, p_digest bytea, p_authority text,
   p_lease_owner text, p_lease_token text, p_lease_generation bigint, p_wait_type text,
-  p_wait_after bigint, p_wait_until_ms bigint, p_target text, p_target_frame text, p_work text,
-  p_items bytea, p_work_digest bytea, p_parent text, p_told bytea, p_told_key text,
+  p_wait_after bigint, p_wait_until_ms bigint, p_target text, p_target_frame text, p_named boolean,
+  p_work text, p_items bytea, p_work_digest bytea, p_parent text, p_told bytea, p_told_key text,
   p_told_digest bytea
 ) RETURNS TABLE (appended boolean, process text, seq bigint, type text, ordinal bigint, key text,
-  payload bytea, ends text, output bytea, wake text, digest bytea, authority text,
+  payload bytea, ends text, output bytea, wake bytea, digest bytea, authority text,
   wake_session text, wake_frame text, work text, at_ms bigint, acked_at_ms bigint)
 LANGUAGE plpgsql VOLATILE SET plan_cache_mode = force_generic_plan AS $fn$
 #variable_conflict use_column
@@ -151,10 +151,17 @@ DECLARE
   v_lease boolean;
   v_append boolean := true;
   v_work text;
+  v_enqueued bigint;
 BEGIN
   IF p_target IS NOT NULL THEN
     PERFORM FROM {schema}.session s WHERE s.tenant = p_tenant AND s.session = p_target
     FOR NO KEY UPDATE;
+    -- A process whose target was deleted has none; an event that names one says so itself.
+    IF NOT p_named AND EXISTS (SELECT FROM {schema}.session s WHERE s.tenant = p_tenant
+      AND s.session = p_target AND s.deleted_at_ms IS NOT NULL) THEN
+      p_target := NULL;
+      p_target_frame := NULL;
+    END IF;
   END IF;
   IF p_parent IS NOT NULL THEN
     PERFORM FROM {schema}.process p WHERE p.tenant = p_tenant
@@ -215,9 +222,12 @@ BEGIN
     END IF;
     v_seq := v.last_event + 1;
     IF p_target IS NOT NULL THEN
-      SELECT p_work INTO v_work FROM {schema}.enqueue_v1(p_tenant, p_target, p_work,
+      SELECT p_work, q.enqueued_at_ms INTO v_work, v_enqueued
+      FROM {schema}.enqueue_v1(p_tenant, p_target, p_work,
         'process:' || p_process || ':event:' || v_seq || ':wake', 'turn', 'earliest', 'exclusive',
         NULL, 0, 0, p_items, p_work_digest, NULL, 604800000, p_process, v_seq) q;
+      -- An event and the work that it became happen at once.
+      v_now := coalesce(v_enqueued, v_now);
     END IF;
     INSERT INTO {schema}.process_event (tenant, process, seq, type, ordinal, key, payload, ends,
       output, wake, digest, authority, wake_session, wake_frame, work, at_ms)

@@ -73,7 +73,7 @@ CREATE TABLE process_event (
   payload BLOB NOT NULL,
   ends TEXT CHECK (ends IN ('completed', 'failed', 'cancelled', 'abandoned')),
   output BLOB,
-  wake TEXT,
+  wake BLOB,
   digest BLOB NOT NULL,
   authority TEXT CHECK (authority IN ('lease', 'external', 'operator', 'lapse')),
   wake_session TEXT,
