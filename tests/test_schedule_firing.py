@@ -165,6 +165,49 @@ async def test_who_subscribes_between_looking_and_firing_is_asked_for(
         assert [key for key, _ in made] == left
 
 
+async def test_a_run_says_what_the_schedule_says_now(postgres_database: Database) -> None:
+    """Between looking and running it has become another one."""
+    async with postgres_database.open() as store, postgres_database.open() as other:
+        first = await register(store, "s", hours=0)
+        engine: Any = store._view.engine
+        plainly = engine._step
+        came: list[str] = []
+
+        async def stepping(step: Step) -> Answer:
+            if step.stmt.name == "schedules.fire" and not came:
+                came.append("rival")
+                timing = Every(interval_ms=HOUR, anchor_ms=first)
+                new = NewSchedule(schedule="s", timing=timing, payload="new", start_ms=first)
+                await other.schedules.register(new, expected=1)
+            answer: Answer = await plainly(step)
+            return answer
+
+        engine._step = stepping
+        assert (await store.schedules.run_now("s", "r")).ran is True
+        page = await store.triggers.occurrences()
+        said: Any = page.items[0].json()
+        assert (came, said["payload"]) == (["rival"], "new")
+
+
+async def test_who_waits_for_something_to_do_is_told(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a tick that fires, and by a run; not by one that has nothing to say."""
+    told: list[str] = []
+    async with database.open() as store:
+        engine: Any = store._view.engine
+        monkeypatch.setattr(type(engine), "publish", lambda self, names: told.extend(names))
+        await register(store, "s")
+        for act in (
+            store.schedules.tick(),
+            store.schedules.tick(),
+            store.schedules.run_now("s", "r"),
+            store.schedules.run_now("s", "r"),
+        ):
+            await act
+        assert told == ["processes a", "processes a"]
+
+
 async def test_a_schedule_that_somebody_holds_is_not_waited_for(
     postgres_database: Database,
 ) -> None:

@@ -352,6 +352,36 @@ async def test_who_looked_before_a_rival_came_writes_nothing(
         assert (await database.rows("a") == before) is (between is not nothing)
 
 
+def look_by_id(tenant: str, schedule: str) -> Op[tuple[Seen, int]]:
+    """What somebody who is about to change a schedule sees of it."""
+    row = (yield from call(ops.READ, tenant=tenant, schedule=schedule))[0]
+    return changes.seen_of(tenant, row[1:]), row[0]
+
+
+def change(tenant: str, seen: Seen, params: dict[str, Any]) -> Op[bool]:
+    """Write down what was to be changed then."""
+    answer = yield Step(ops.CHANGE, {**params, **seen.proof(tenant)})
+    return not answer.refused
+
+
+@pytest.mark.parametrize("between", [nothing, *BETWEEN], ids=lambda each: each.__name__)
+async def test_who_looked_before_a_rival_came_changes_nothing(
+    database: Database, between: Callable[[Store, int], Awaitable[None]]
+) -> None:
+    """A schedule is changed as it was looked at, or not at all."""
+    async with database.open() as store, database.open() as rival:
+        first = await register(store, "s")
+        engine = store._view.engine
+        seen, now_ms = await engine.read(look_by_id, "a", "s")
+        params = changes.paused(seen, now_ms)
+        assert params is not None
+        await between(rival, first)
+        before = await database.rows("a")
+        written = await engine.write(change, "a", seen, params)
+        assert written is (between is nothing)
+        assert (await database.rows("a") == before) is (between is not nothing)
+
+
 # --- faults
 
 PLACES: list[Place] = ["before", "after", "answer"]

@@ -12,7 +12,7 @@ from holdfast.contract.schedules import (
     Skipped,
     Ticked,
 )
-from holdfast.core import schedule_changes
+from holdfast.core import schedule_changes, topics
 from holdfast.core.payloads import check_id, check_int
 from holdfast.core.processes import check_place
 from holdfast.core.schedules import check_schedule, plan_schedule
@@ -69,9 +69,16 @@ class Schedules:
         check_schedule(schedule)
         check_id("request", request)
         view = self._view
-        return await view.engine.write(
+        run = await view.engine.write(
             schedules.run_now, view.tenant, schedule, request, view.limits
         )
+        self._told(run.ran)
+        return run
+
+    def _told(self, happened: bool) -> None:
+        """Tell who waits for something to do."""
+        if happened:
+            self._view.engine.publish((topics.processes(self._view.tenant),))
 
     async def delete(self, schedule: str) -> bool:
         """Remove a schedule with what was skipped of it; what has fired stays. False when there was
@@ -103,4 +110,6 @@ class Schedules:
         instants fire, shared out among the schedules; any number of workers may tick at once."""
         view = self._view
         size = view.page(limit)
-        return await view.engine.write(schedules.tick, view.tenant, size, view.limits)
+        ticked = await view.engine.write(schedules.tick, view.tenant, size, view.limits)
+        self._told(bool(ticked.fired))
+        return ticked
