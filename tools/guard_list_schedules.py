@@ -12,6 +12,8 @@ CORE = "src/holdfast/core"
 OPS = "src/holdfast/ops/schedules.py"
 LOOKED = "who_looked_before_a_rival_came_writes_nothing"
 CHANGED = "who_looked_before_a_rival_came_changes_nothing"
+# Tests of what only a server can do.
+ONLY_THERE = ("a_run_says", "who_subscribes_between", "somebody_holds")
 LAWS = "src/holdfast/testing/conformance"
 
 
@@ -34,7 +36,7 @@ def _post(
     name: str, without: str, inside: str, old: str, new: str, test: str, file: str = "schedules"
 ) -> Guard:
     path = MIGRATION if inside == FUNCTION else f"{POSTGRES}/schedules.sql"
-    tests = _tests("postgres", test, file)
+    tests = _tests("" if test in ONLY_THERE else "postgres", test, file)
     return Guard(f"schedule-{name}", "PostgreSQL", without, path, inside, old, new, tests)
 
 
