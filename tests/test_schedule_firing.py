@@ -3,10 +3,12 @@ and firing, what is there already, and what is too much at once."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
 
 from holdfast import (
@@ -163,6 +165,47 @@ async def test_who_subscribes_between_looking_and_firing_is_asked_for(
         assert came == ["rival"]
         (made,) = (await delivered(store)).values()
         assert [key for key, _ in made] == left
+
+
+async def disabled(store: Store) -> object:
+    """A subscription is disabled."""
+    return await store.triggers.disable("one")
+
+
+async def deleted(store: Store) -> object:
+    """A session that is to see what is started is deleted."""
+    return await store.sessions.delete("seeing")
+
+
+@pytest.mark.parametrize("rival", [disabled, deleted], ids=lambda each: each.__name__)
+async def test_what_is_fired_by_is_held_until_it_is_written(
+    postgres_database: Database, rival: Callable[[Store], Awaitable[object]]
+) -> None:
+    """Who takes it back is told so after the tick, and what the tick has started is there then."""
+    async with postgres_database.open() as store, postgres_database.open() as other:
+        await register(store, "s", hours=0)
+        await store.sessions.create("seeing")
+        grants = [NewGrant(scope=Scope(session="seeing"))]
+        await subscribe(store, "one", process=ProcessTemplate(grants=grants))
+        connection = await asyncpg.connect(postgres_database.url)
+        try:
+            transaction = connection.transaction()
+            await transaction.start()
+            assert len((await store.on(connection).schedules.tick()).fired) == 1
+            asked = asyncio.ensure_future(rival(other))
+            async with postgres_database.connected() as run:
+                waiting = "SELECT 1 AS w FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                while not (asked.done() or await run(waiting)):
+                    await asyncio.sleep(0)
+            assert not asked.done()
+            await transaction.commit()
+            await asked
+        finally:
+            await connection.close()
+        (made,) = (await delivered(store)).values()
+        assert made == [("one", "started")]
+        rows = await postgres_database.rows("a")
+        assert len(rows.get("process_grant", [])) == (0 if rival is deleted else 1)
 
 
 async def test_a_run_says_what_the_schedule_says_now(postgres_database: Database) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,22 @@ async def test_a_clock_that_leaps_between_workers(sqlite_database: Database, lea
         assert (found.fired, found.skipped) == (len(everything), len(skipped))
 
 
+@pytest.mark.parametrize("leap", LEAPS, ids=["+1h", "-1h", "+10y", "-10y"])
+async def test_a_server_goes_by_its_own_clock(
+    postgres_database: Database, leap: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker whose machine is wrong about the time fires what has come for the server."""
+    async with postgres_database.open() as store:
+        first = await register(store, "s")
+        right, right_ns = time.time, time.time_ns
+        monkeypatch.setattr(time, "time", lambda: right() + leap / 1000)
+        monkeypatch.setattr(time, "time_ns", lambda: right_ns() + leap * 1_000_000)
+        ticked = await store.schedules.tick()
+        assert fired(ticked) == [first + n * HOUR for n in range(4)]
+        assert (ticked.next_at_ms, ticked.skipped) == (first + 4 * HOUR, ())
+        assert 0 <= ticked.fired[-1].late_ms < MINUTE
+
+
 async def test_a_clock_that_went_back_resumes_nothing_twice(sqlite_database: Database) -> None:
     """Paused and resumed a year ago, a schedule goes on where it was."""
     clock = Ticker(at(0))
@@ -233,6 +250,7 @@ async def test_a_damaged_schedule_is_stuck_and_holds_up_no_other(database: Datab
         "until_ms = 7",
         "digest = $1",
     ],
+    ids=lambda change: change.split()[0],
 )
 async def test_each_part_of_a_definition_is_proved(database: Database, change: str) -> None:
     """Nothing is decided by what nobody registered."""

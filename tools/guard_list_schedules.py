@@ -13,7 +13,7 @@ OPS = "src/holdfast/ops/schedules.py"
 LOOKED = "who_looked_before_a_rival_came_writes_nothing"
 CHANGED = "who_looked_before_a_rival_came_changes_nothing"
 # Tests of what only a server can do.
-ONLY_THERE = ("a_run_says", "who_subscribes_between", "somebody_holds")
+ONLY_THERE = ("a_run_says", "who_subscribes_between", "somebody_holds", "is_fired_by_is_held")
 LAWS = "src/holdfast/testing/conformance"
 
 
@@ -82,6 +82,12 @@ SCHEDULE_GUARDS = (
         "      FOR NO KEY UPDATE;", "a_run_says", "schedule_firing"),
     _post("source", SOURCE, FUNCTION, "IF coalesce(v_version, 0) <> p_version THEN",
         "IF false THEN", "who_subscribes_between", "schedule_firing"),
+    _post("source-lock", "what is disabled while it is started stays started", FUNCTION,
+        "AND t.source_key = p_schedule FOR SHARE;", "AND t.source_key = p_schedule;",
+        "is_fired_by_is_held", "schedule_firing"),
+    _post("grant-lock", "a session is deleted while it is granted something", FUNCTION,
+        "      ORDER BY s.session FOR KEY SHARE;", "      ORDER BY s.session;",
+        "is_fired_by_is_held", "schedule_firing"),
     _post("not-waited-for", "a tick waits for whoever has a schedule", FUNCTION,
         "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE", "somebody_holds",
         "schedule_firing"),
