@@ -129,7 +129,7 @@ class Storm:
         idle = 0
         while idle < WORKERS:
             idle = self.round()
-            if self.counts["rounds"] % 10 == 5:
+            if self.counts["rounds"] % 20 == 15:
                 self.restart()
             if self.counts["rounds"] % 4 == 2:
                 with open_sync(self.url) as store:
@@ -154,7 +154,7 @@ class Storm:
                     os._exit(code)
             workers.append(pid)
         time.sleep(self.rng.uniform(0.02, 0.8))
-        if self.server is not None and self.counts["rounds"] % 10 == 4:
+        if self.server is not None and self.counts["rounds"] % 20 == 4:
             # The server goes first, with both at work; it comes back while they ask again.
             self.server.kill()
             self.server.start()
