@@ -267,7 +267,7 @@ def test_what_once_told_them_apart(
 def test_long_runs_reach_every_kind_of_outcome(sqlite_ground: Ground) -> None:
     """Long runs agree too, and the calls are such that every kind of outcome occurs."""
     seen: Counter[str] = Counter()
-    for seed in range(100):
+    for seed in range(132):
         world = sqlite_ground.world()
         seeded_run(world, seed, 150)
         seen += world.seen
