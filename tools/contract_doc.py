@@ -52,6 +52,8 @@ CHAPTERS = (
     "leases",
     "grants",
     "feed",
+    "schedules",
+    "schedule_firing",
     "strangers",
     "triggers",
     "occurrences",

@@ -120,7 +120,7 @@ def ingest(plan: dict[str, Any], limits: Limits) -> Op[Ingested]:
             found = triggers.same_occurrence(plan, rows[0][1:9])
             told = yield from _all_deliveries(tenant, occurrence)
             return Ingested(recorded=False, occurrence=found, deliveries=told)
-        matched = _matched(rows)
+        matched = subscribers(rows)
         triggers.check_fan_out(len(matched), limits)
         fan = triggers.fan_out(tenant, occurrence, plan["payload"], matched, limits)
         triggers.check_size(fan, limits)
@@ -135,7 +135,7 @@ def ingest(plan: dict[str, Any], limits: Limits) -> Op[Ingested]:
     raise StoreBusy(reason=f"the source has changed {ASK_AGAIN} times in a row")
 
 
-def _matched(rows: list[Row]) -> list[Row]:
+def subscribers(rows: list[Row]) -> list[Row]:
     """The subscriptions of an answer, which has one row without any when there are none."""
     return [row[9:18] for row in rows if row[9] is not None]
 
@@ -153,7 +153,7 @@ def reserve(tenant: str, occurrence: str, limits: Limits) -> Op[tuple[TriggerDel
         )
         if not rows:
             raise OccurrenceUnknown(occurrence=occurrence)
-        matched = _matched(rows)
+        matched = subscribers(rows)
         if not matched:
             return ()
         triggers.check_fan_out(len(matched), limits)
