@@ -129,7 +129,7 @@ class Storm:
         idle = 0
         while idle < WORKERS:
             idle = self.round()
-            if self.counts["rounds"] % 20 == 15:
+            if self.counts["rounds"] % 20 == 8:
                 self.restart()
             if self.counts["rounds"] % 4 == 2:
                 with open_sync(self.url) as store:
