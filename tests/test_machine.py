@@ -28,7 +28,8 @@ from holdfast.contract.processes import EventType, WakeRule
 from holdfast.stores_blocking import BlockingStore
 from holdfast.testing.machine import WANTED, seeded_run, store_machine
 from holdfast.testing.machine_calls import HOUR_MS, Call
-from holdfast.testing.machine_process_calls import Ahead, Near
+from holdfast.testing.machine_process_calls import Ahead, Near, Proc
+from holdfast.testing.machine_trigger_calls import Happened, first_rule
 from holdfast.testing.machine_world import Minter, Ticker, World
 from holdfast.testing.postgres_server import PostgresServer
 
@@ -207,6 +208,18 @@ def _register(process: str, *events: EventType) -> Call:
     return Call(0, "processes.register", args)
 
 
+def _mail(how: str, **said: Any) -> Call:
+    args = {"key": "e", "source_type": "mail", "source_key": "in", "source": None, **said}
+    return Call(0, f"triggers.{how}", args)
+
+
+def _on(how: str) -> Call:
+    return Call(0, f"triggers.{how}", {"occurrence": Happened()})
+
+
+_END = Call(0, "processes.end", {"process": Proc(0, "delivered"), "authority": "operator"})
+_PRUNE = Call(0, "triggers.prune", {"before_ms": Ahead(HOUR_MS), "limit": 100})
+_OWNED = Call(0, "triggers.register", {**first_rule(0).args, "owner": Near("s0")})
 TELL = EventType(name="tell", wakes=WakeRule())
 COUNTS = {"type": "object", "additionalProperties": {"type": "integer"}}
 SEQUENCES: dict[str, list[tuple[Call, str]]] = {
@@ -247,6 +260,34 @@ SEQUENCES: dict[str, list[tuple[Call, str]]] = {
             "queue.enqueue: invalid",
         ),
     ],
+    "what was pruned happens again, and starts no process twice": [
+        (first_rule(0), "triggers.register: created"),
+        (_mail("ingest", payload="x"), "triggers.ingest: started"),
+        (_END, "processes.end: completed by operator"),
+        (_PRUNE, "triggers.prune: delivered"),
+        (_mail("ingest", payload="x"), "triggers.ingest: started"),
+        (_PRUNE, "triggers.prune: delivered"),
+        (_mail("ingest", payload="y"), "triggers.ingest: rejected"),
+    ],
+    "what is reserved is started after its rule was deleted": [
+        (first_rule(0), "triggers.register: created"),
+        (_mail("record", payload="x"), "triggers.record: recorded True"),
+        (_on("reserve"), "triggers.reserve: reserved"),
+        (_on("reserve"), "triggers.reserve: none"),
+        (Call(0, "triggers.delete", {"key": "r0", "owner": None}), "triggers.delete: answer"),
+        (_on("start"), "triggers.start: started"),
+        (_on("start"), "triggers.start: none"),
+    ],
+    "what is reserved for a session goes with it": [
+        (Call(0, "create", {"session": "s0"}), "create: created True"),
+        (_OWNED, "triggers.register: created"),
+        (_mail("record", payload="x"), "triggers.record: recorded True"),
+        (_on("reserve"), "triggers.reserve: reserved"),
+        (Call(0, "delete", {"session": "s0"}), "delete: deleted True"),
+        (_on("start"), "triggers.start: none"),
+        (_mail("ingest", payload="x"), "triggers.ingest: replayed"),
+        (_OWNED, "triggers.register: session-deleted"),
+    ],
 }
 """What once told a store from the oracle, call by call, with the outcome of each."""
 
@@ -267,7 +308,7 @@ def test_what_once_told_them_apart(
 def test_long_runs_reach_every_kind_of_outcome(sqlite_ground: Ground) -> None:
     """Long runs agree too, and the calls are such that every kind of outcome occurs."""
     seen: Counter[str] = Counter()
-    for seed in range(100):
+    for seed in range(132):
         world = sqlite_ground.world()
         seeded_run(world, seed, 150)
         seen += world.seen

@@ -217,23 +217,23 @@ def test_a_timing_from_the_future_is_not_damaged() -> None:
 
 def test_the_digest_proves_each_part() -> None:
     """None of them can be exchanged, and no byte can go from one to the next."""
-    parts = ("t", "rounds", b"ab", b"cd")
-    others = [("u", "rounds", b"ab", b"cd"), ("t", "round", b"ab", b"cd")]
-    others += [("t", "rounds", b"ax", b"cd"), ("t", "rounds", b"ab", b"cx")]
-    others += [("t", "rounds", b"abc", b"d"), ("t", "rounds", b"a", b"bcd")]
+    parts = ("t", "rounds", b"ab", b"cd", b"ef")
+    others = [("u", "rounds", b"ab", b"cd", b"ef"), ("t", "round", b"ab", b"cd", b"ef")]
+    others += [("t", "rounds", b"ax", b"cd", b"ef"), ("t", "rounds", b"ab", b"cx", b"ef")]
+    others += [("t", "rounds", b"ab", b"cd", b"ex"), ("t", "rounds", b"a", b"bcd", b"ef")]
+    others += [("t", "rounds", b"abc", b"d", b"ef"), ("t", "rounds", b"ab", b"cde", b"f")]
     digests = {schedules.schedule_digest(*each) for each in [parts, *others]}
-    assert len(digests) == 7
+    assert len(digests) == 9
 
 
 def stored_row(**other: Any) -> list[Any]:
     """The row of a schedule that was paused after two instants and three skipped ones."""
-    written = plan(Cron(expression="0 9 * * MON", zone=BERLIN), payload={"room": 4}, cap=7)
+    cron = Cron(expression="0 9 * * MON", zone=BERLIN)
+    written = plan(cron, payload={"room": 4}, cap=7, start_ms=1, until_ms=at(999))
+    names = ("timing", "payload", "digest", "missed", "cap", "grace_ms", "start_ms", "until_ms")
     row: dict[str, Any] = {
         "schedule": "rounds",
-        **{name: written[name] for name in ("timing", "payload", "digest", "missed", "cap")},
-        "grace_ms": MINUTE,
-        "start_ms": 1,
-        "until_ms": at(999),
+        **{name: written[name] for name in names},
         "revision": 2,
         "created_at_ms": 10,
         "updated_at_ms": 11,
@@ -280,17 +280,23 @@ def test_a_row_is_a_schedule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "reason"),
+    "other",
     [
-        ({"payload": b'{"room":5}'}, "its digest does not match"),
-        ({"timing": schedules.encode_timing(Every(interval_ms=HOUR))}, "its digest does not match"),
-        ({"schedule": "round"}, "its digest does not match"),
-        ({"missed": "some"}, "its policy is 'some'"),
+        {"payload": b'{"room":5}'},
+        {"timing": schedules.encode_timing(Every(interval_ms=HOUR))},
+        {"schedule": "round"},
+        {"missed": "some"},
+        {"missed": "all"},
+        {"cap": 8},
+        {"grace_ms": 0},
+        {"start_ms": None},
+        {"until_ms": at(998)},
     ],
+    ids=str,
 )
-def test_a_damaged_row_is_corrupt(other: dict[str, Any], reason: str) -> None:
+def test_a_damaged_row_is_corrupt(other: dict[str, Any]) -> None:
     """Nothing is decided by what nobody wrote."""
-    with pytest.raises(Corrupt, match=reason):
+    with pytest.raises(Corrupt, match="its digest does not match"):
         schedules.schedule_of("t", stored_row(**other))
 
 

@@ -171,8 +171,8 @@ async def test_one_occurrence_is_delivered_to_so_many_at_once(sqlite_path: Path)
 
 
 async def test_a_fan_out_has_a_size(sqlite_path: Path) -> None:
-    """What an ingest would register is bounded by its bytes; a start takes as many at a time as
-    that."""
+    """What an ingest would register is bounded by its bytes, and so is what it makes of them; a
+    start takes as many at a time as that."""
     limits = Limits(commit_bytes=20_000)
     async with await holdfast.open(str(sqlite_path), limits=limits) as store:
         for nth in range(9):
@@ -181,8 +181,10 @@ async def test_a_fan_out_has_a_size(sqlite_path: Path) -> None:
         large = NewOccurrence(
             source_type="counted", source_key="s9", key="large", payload="x" * 5_000
         )
-        with pytest.raises(TooLarge, match="processes"):
+        with pytest.raises(TooLarge, match="processes") as refused:
             await store.triggers.ingest(large)
+        # What was made before it was too much, and not all nine.
+        assert refused.value.actual < 30_000
         name = (await store.triggers.record(large)).occurrence.occurrence
         assert len(await store.triggers.reserve(name)) == 9
         started = await store.triggers.start(name)

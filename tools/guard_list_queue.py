@@ -353,11 +353,11 @@ QUEUE_GUARDS = (
     ),
     _post(
         "renewed-time", RENEW_TIME, "renew",
-        "WHERE h.claim_expires_at_ms > c.now AND", "WHERE", "claims", "115",
+        "WHERE c.claim_expires_at_ms > c.now AND", "WHERE", "claims", "115",
     ),
     _post(
         "renewed-token", RENEW_TOKEN, "renew",
-        "AND h.claim_token = :claim_token\n", "AND :claim_token <> ''\n", "claims", "115",
+        "AND c.claim_token = :claim_token\n", "AND :claim_token <> ''\n", "claims", "115",
     ),
     _post(
         "dead", DEAD, "requeue",

@@ -26,8 +26,15 @@ from tools.guard_list import Guard
 from tools.guard_list_frozen import FROZEN_GUARDS
 from tools.guard_list_processes import PROCESS_GUARDS
 from tools.guard_list_queue import QUEUE_GUARDS
+from tools.guard_list_schedules import SCHEDULE_GUARDS
+from tools.guard_list_trigger_laws import TRIGGER_LAW_GUARDS
+from tools.guard_list_triggers import TRIGGER_GUARDS
 
-GUARDS = (*guard_list.GUARDS, *QUEUE_GUARDS, *PROCESS_GUARDS, *FROZEN_GUARDS)
+GUARDS = (
+    *(*guard_list.GUARDS, *QUEUE_GUARDS, *PROCESS_GUARDS, *FROZEN_GUARDS),
+    *(*TRIGGER_GUARDS, *TRIGGER_LAW_GUARDS),
+    *SCHEDULE_GUARDS,
+)
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "tests" / "guards.md"
 COPIED = ("src", "tests", "tools")

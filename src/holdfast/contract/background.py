@@ -28,6 +28,14 @@ from holdfast.contract.processes import (
     Wait,
 )
 from holdfast.contract.records import Page, Payload
+from holdfast.contract.schedules import (
+    NewSchedule,
+    RanNow,
+    Schedule,
+    Scheduled,
+    Skipped,
+    Ticked,
+)
 from holdfast.contract.triggers import (
     Ingested,
     NewOccurrence,
@@ -302,4 +310,55 @@ class TriggerStore(Protocol):
     async def prune(self, *, before_ms: int, limit: int = 100) -> PrunedOccurrences:
         """Let go of occurrences from before a time which start nothing any more: those without
         deliveries, and those whose processes have all ended."""
+
+
+class ScheduleStore(Protocol):
+    """Schedules: each instant fires once, or is skipped for a reason that is kept."""
+
+    async def register(self, schedule: NewSchedule, *, expected: int | None = None) -> Scheduled:
+        """Make sure the schedule is registered. The same definition again changes nothing; another
+        one replaces it when `expected` is its revision, or raises `ScheduleMoved`."""
+        ...
+
+    async def get(self, schedule: str) -> Schedule | None:
+        """A schedule; None when there is none."""
+        ...
+
+    async def list(self, *, after: str | None = None, limit: int = 100) -> Page[Schedule]:
+        """A page of the schedules, in the order of their ids."""
+        ...
+
+    async def pause(self, schedule: str) -> Schedule:
+        """Let nothing fire any more. One that is paused is left as it is."""
+        ...
+
+    async def resume(self, schedule: str) -> Schedule:
+        """Let it go on from now: what had not fired is skipped. One that is not paused is left as
+        it is."""
+        ...
+
+    async def run_now(self, schedule: str, request: str) -> RanNow:
+        """Let it happen now, besides its instants and even when it is paused; once for each
+        request."""
+        ...
+
+    async def delete(self, schedule: str) -> bool:
+        """Remove a schedule with what was skipped of it; what has fired stays. False when there was
+        none."""
+        ...
+
+    async def next(self, schedule: str, *, limit: int = 10) -> tuple[int, ...]:
+        """The next instants that fire when somebody ticks in time; of a paused schedule, those that
+        would if it were resumed now."""
+        ...
+
+    async def skipped(
+        self, schedule: str, *, after: str | None = None, limit: int = 100
+    ) -> Page[Skipped]:
+        """A page of what was skipped of a schedule, in order."""
+        ...
+
+    async def tick(self, *, limit: int = 100) -> Ticked:
+        """Decide what is due of all schedules, and start what is subscribed to it. At most `limit`
+        instants fire, shared out among the schedules; any number of workers may tick at once."""
         ...

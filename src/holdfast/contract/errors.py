@@ -277,6 +277,13 @@ class OperationConflict(Refused):
     operation: str
 
 
+class ScheduleUnknown(Refused):
+    """schedule {schedule!r} does not exist: register it first"""
+
+    code = "schedule-unknown"
+    schedule: str
+
+
 class NotRetained(Refused):
     """{what} of session {session!r} is not retained any more: choose a retained revision"""
 
@@ -434,6 +441,15 @@ class SubscriptionMoved(Superseded):
     code = "subscription-moved"
     owner: str | None
     key: str
+    expected: int | None
+    actual: int
+
+
+class ScheduleMoved(Superseded):
+    """schedule {schedule!r} is at revision {actual}, not {expected}: reload and decide again"""
+
+    code = "schedule-moved"
+    schedule: str
     expected: int | None
     actual: int
 

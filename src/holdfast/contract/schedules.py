@@ -78,8 +78,8 @@ class Schedule(Record, frozen=True, kw_only=True):
 
     Every instant up to `decided_ms` has fired or was skipped, and none after it. `next_at_ms` is
     the first of those; there is none when it is paused or has come to its end. `revision` counts
-    the changes made to it by hand. `fired`, `skipped` and `ran` count its instants and the times
-    that it was run by hand.
+    the changes made to it by hand, and `updated_at_ms` is when the last of them was. `fired`,
+    `skipped` and `ran` count its instants and the times that it was run by hand.
     """
 
     schedule: str
@@ -112,9 +112,11 @@ class Schedule(Record, frozen=True, kw_only=True):
 
 
 class Scheduled(Record, frozen=True, kw_only=True):
-    """The answer to a registration: `created` is False when the schedule was there already."""
+    """The answer to a registration: `created` is False when the schedule was there already, and
+    `changed` True when it has become another one."""
 
     created: bool
+    changed: bool = False
     schedule: Schedule
 
 
@@ -156,8 +158,8 @@ class Stuck(Record, frozen=True, kw_only=True):
 
 class Ticked(Record, frozen=True, kw_only=True):
     """What one tick did. `more` says whether there is more to be done already, and `next_at_ms`
-    when there will be. `contended` schedules were decided by somebody else meanwhile, and `stuck`
-    ones hold up no other."""
+    when there will be. `contended` schedules were decided or changed by somebody else meanwhile:
+    nothing is said of when they are next. `stuck` ones hold up no other."""
 
     at_ms: int
     fired: tuple[Fired, ...] = ()

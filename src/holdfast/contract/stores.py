@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
-from holdfast.contract.background import ProcessStore, TriggerStore
+from holdfast.contract.background import ProcessStore, ScheduleStore, TriggerStore
 from holdfast.contract.processes import Event, Process
 from holdfast.contract.queue import (
     Boundary,
@@ -358,6 +358,8 @@ class Store(Protocol):
     def processes(self) -> ProcessStore: ...
     @property
     def triggers(self) -> TriggerStore: ...
+    @property
+    def schedules(self) -> ScheduleStore: ...
     @property
     def waits(self) -> WaitStore: ...
     async def close(self) -> None: ...

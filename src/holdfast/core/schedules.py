@@ -20,6 +20,7 @@ from holdfast.contract.errors import Corrupt, Invalid, NotSupported, TooLarge
 from holdfast.contract.limits import (
     MAX_CATCH_UP,
     MAX_DELAY_MS,
+    MAX_ID_CHARS,
     MAX_SCHEDULE_CHARS,
     MAX_TIME_MS,
     MIN_INTERVAL_MS,
@@ -40,6 +41,7 @@ from holdfast.core.cron import RAREST_MS, Block, calendar
 from holdfast.core.payloads import check_id, check_int, encode
 
 TIMING_VERSION = 1
+LONGEST = "r" * MAX_ID_CHARS
 
 # --- the instants of a timing
 
@@ -143,18 +145,25 @@ def plan_schedule(new: NewSchedule, *, tenant: str, limits: Limits) -> dict[str,
             raise Invalid(field="until_ms", reason="no instant lies between start_ms and until_ms")
     if isinstance(new.payload, bytes):
         raise Invalid(field="payload", reason="a JSON value is wanted, not bytes")
+    cap = check_int("cap", new.cap, 1, MAX_CATCH_UP)
+    grace = check_int("grace_ms", new.grace_ms, 0, MAX_DELAY_MS)
     payload = encode("payload", new.payload, limits.payload_bytes)
+    # What happens says more than the payload, and must not be too large when it is too late.
+    said = len(occurrence_payload(schedule, payload, instant_ms=MAX_TIME_MS, request=LONGEST))
+    if said > limits.payload_bytes:
+        raise TooLarge(field="payload", actual=said, limit=limits.payload_bytes)
+    rules = encode_rules(new.missed, cap, grace, start, until)
     return {
         "tenant": tenant,
         "schedule": schedule,
         "timing": timing,
         "missed": new.missed,
-        "cap": check_int("cap", new.cap, 1, MAX_CATCH_UP),
-        "grace_ms": check_int("grace_ms", new.grace_ms, 0, MAX_DELAY_MS),
+        "cap": cap,
+        "grace_ms": grace,
         "payload": payload,
         "start_ms": start,
         "until_ms": until,
-        "digest": schedule_digest(tenant, schedule, timing, payload),
+        "digest": schedule_digest(tenant, schedule, timing, rules, payload),
     }
 
 
@@ -193,11 +202,22 @@ def decode_timing(schedule: str, kept: bytes) -> Timing:
         raise Corrupt(table="schedule", key=schedule, reason=str(broken)) from broken
 
 
-def schedule_digest(tenant: str, schedule: str, timing: bytes, payload: bytes) -> bytes:
-    """What proves a row of a schedule: its identity, its timing and its payload."""
-    seal = hashlib.blake2b(f"{tenant}\0{schedule}\0{len(timing)}\0".encode(), digest_size=16)
-    seal.update(timing)
-    seal.update(payload)
+def encode_rules(
+    missed: str, cap: int, grace_ms: int, start_ms: int | None, until_ms: int | None
+) -> bytes:
+    """What was registered beside the timing and the payload, as the digest takes it."""
+    return msgspec.json.encode((missed, cap, grace_ms, start_ms, until_ms))
+
+
+def schedule_digest(
+    tenant: str, schedule: str, timing: bytes, rules: bytes, payload: bytes
+) -> bytes:
+    """What proves a row of a schedule, and is the same for the same registration only: its
+    identity, its timing, its rules and its payload."""
+    sizes = f"{tenant}\0{schedule}\0{len(timing)}\0{len(rules)}\0"
+    seal = hashlib.blake2b(sizes.encode(), digest_size=16)
+    for part in (timing, rules, payload):
+        seal.update(part)
     return seal.digest()
 
 
@@ -209,11 +229,9 @@ def schedule_of(tenant: str, row: Sequence[Any]) -> Schedule:
         skipped, ran,
     ) = row  # fmt: skip
     kept, said = bytes(timing), bytes(payload)
-    reason = "" if missed in get_args(Missed) else f"its policy is {missed!r}"
-    if schedule_digest(tenant, schedule, kept, said) != bytes(digest):
-        reason = "its digest does not match"
-    if reason:
-        raise Corrupt(table="schedule", key=schedule, reason=reason)
+    rules = encode_rules(missed, cap, grace_ms, start_ms, until_ms)
+    if schedule_digest(tenant, schedule, kept, rules, said) != bytes(digest):
+        raise Corrupt(table="schedule", key=schedule, reason="its digest does not match")
     return Schedule(
         schedule=schedule,
         timing=decode_timing(schedule, kept),

@@ -260,14 +260,10 @@ def _definition_of(
     return msgspec.structs.replace(kept, process=whole)
 
 
-def _source(kept: Definition) -> tuple[str, str]:
-    return kept.source_type, kept.source_key
-
-
 def _require_columns(
-    own: tuple[str, str, str], registered: tuple[str, ...], found: tuple[str, ...]
+    own: tuple[str, str, str], kept: Definition, name: str, type: str, key: str
 ) -> None:
-    if registered != found:
+    if (kept.name, kept.source_type, kept.source_key) != (name, type, key):
         raise Corrupt(
             table="trigger_subscription",
             key="/".join(own),
@@ -283,7 +279,7 @@ def subscription_of(tenant: str, row: Row) -> Subscription:
     ) = row  # fmt: skip
     own = (session, frame, key)
     kept = _definition_of(tenant, own, bytes(definition), bytes(digest))
-    _require_columns(own, (kept.name, *_source(kept)), (name, source_type, source_key))
+    _require_columns(own, kept, name, source_type, source_key)
     if incarnation < 1 or revision < 1:
         raise Corrupt(
             table="trigger_subscription", key="/".join(own), reason="a counter is less than one"
@@ -481,28 +477,20 @@ def check_size(fan: FanOut, limits: Limits) -> None:
 
 
 def fan_out(
-    tenant: str,
-    occurrence: str,
-    payload: bytes,
-    matched: Sequence[Row],
-    limits: Limits,
-    *,
-    source: tuple[str, str],
+    tenant: str, occurrence: str, payload: bytes, matched: Sequence[Row], limits: Limits
 ) -> FanOut:
-    """The processes that an occurrence of a source starts. Whom it cannot be delivered to is told
-    why, and keeps it from nobody else."""
+    """The processes that an occurrence starts. Whom it cannot be delivered to is told why, and
+    keeps it from nobody else. Each has the payload in it, so that what is more than a handle may
+    write is not made to its end."""
     made = FanOut([], [], [], 0)
     size = 0
     value = _value(payload)
     for row in matched:
-        session, frame, key, subscription, definition, digest = row
-        process = process_id(occurrence, subscription)
-        place = (session, frame, key, subscription, process)
-        owner = _owner_of(session, frame)
+        process = process_id(occurrence, row[3])
+        place = (*row[:4], process)
+        owner = _owner_of(row[0], row[1])
         try:
-            own = (session, frame, key)
-            kept = _definition_of(tenant, own, bytes(definition), bytes(digest))
-            _require_columns(own, _source(kept), source)
+            kept = _subscribed(tenant, row)
             new = _process_of(
                 kept.process,
                 owner,
@@ -519,26 +507,35 @@ def fan_out(
         made.deliveries.append((*place, "started", None, None, None, told["identity"]))
         made.processes.append((process, *(told[name] for name in _PROCESS)))
         made.grants.extend((at, fr, process, kind, label) for at, fr, kind, label in told["grants"])
+        if size > limits.commit_bytes:
+            break
     return FanOut(made.deliveries, made.processes, made.grants, size)
 
 
-def reservations(
-    tenant: str, occurrence: str, source: tuple[str, str], matched: Sequence[Row]
-) -> list[tuple[Any, ...]]:
+def reservations(tenant: str, occurrence: str, matched: Sequence[Row]) -> list[tuple[Any, ...]]:
     """The deliveries of an occurrence that are to be started later. What was registered of a
     subscription is kept with them; one that is damaged is told so now."""
     made: list[tuple[Any, ...]] = []
-    for session, frame, key, subscription, definition, digest in matched:
-        place = (session, frame, key, subscription, process_id(occurrence, subscription))
+    for row in matched:
+        place = (*row[:4], process_id(occurrence, row[3]))
         try:
-            own = (session, frame, key)
-            kept = _definition_of(tenant, own, bytes(definition), bytes(digest))
-            _require_columns(own, _source(kept), source)
+            _subscribed(tenant, row)
         except Corrupt as damage:
             made.append((*place, "rejected", str(damage), None, None, None))
         else:
-            made.append((*place, "reserved", None, definition, digest, None))
+            made.append((*place, "reserved", None, *row[7:], None))
     return sorted(made, key=lambda row: row[:4])
+
+
+def _subscribed(tenant: str, row: Row) -> Definition:
+    """What is delivered to: what was registered, verified, and found by what it is for. What was
+    reserved has no columns for that any more."""
+    session, frame, key, _, name, source_type, source_key, definition, digest = row
+    own = (session, frame, key)
+    kept = _definition_of(tenant, own, bytes(definition), bytes(digest))
+    if name is not None:
+        _require_columns(own, kept, name, source_type, source_key)
+    return kept
 
 
 class _Rejected(Exception):

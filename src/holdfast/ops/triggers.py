@@ -124,7 +124,6 @@ def record(plan: dict[str, Any]) -> Op[Recorded]:
 def ingest(plan: dict[str, Any], limits: Limits) -> Op[Ingested]:
     """Store what happened, and start all that it starts."""
     tenant, occurrence = plan["tenant"], plan["occurrence"]
-    source = plan["source_type"], plan["source_key"]
     looked_for = {name: plan[name] for name in ("tenant", "source_type", "source_key")}
     for _ in range(ASK_AGAIN):
         rows = yield from call(
@@ -134,9 +133,9 @@ def ingest(plan: dict[str, Any], limits: Limits) -> Op[Ingested]:
             found = triggers.same_occurrence(plan, rows[0][1:9])
             told = yield from _all_deliveries(tenant, occurrence)
             return Ingested(recorded=False, occurrence=found, deliveries=told)
-        matched = _matched(rows)
+        matched = subscribers(rows)
         triggers.check_fan_out(len(matched), limits)
-        fan = triggers.fan_out(tenant, occurrence, plan["payload"], matched, limits, source=source)
+        fan = triggers.fan_out(tenant, occurrence, plan["payload"], matched, limits)
         triggers.check_size(fan, limits)
         answer = yield Step(INGEST, {**plan, **fan.params(), "version": rows[0][0]})
         if not answer.refused:
@@ -151,9 +150,9 @@ def ingest(plan: dict[str, Any], limits: Limits) -> Op[Ingested]:
     raise StoreBusy(reason=f"the source has changed {ASK_AGAIN} times in a row")
 
 
-def _matched(rows: list[Row]) -> list[Row]:
+def subscribers(rows: list[Row]) -> list[Row]:
     """The subscriptions of an answer, which has one row without any when there are none."""
-    return [(*row[9:13], *row[16:18]) for row in rows if row[9] is not None]
+    return [row[9:18] for row in rows if row[9] is not None]
 
 
 def _all_deliveries(tenant: str, occurrence: str) -> Op[tuple[TriggerDelivery, ...]]:
@@ -169,18 +168,17 @@ def reserve(tenant: str, occurrence: str, limits: Limits) -> Op[tuple[TriggerDel
         )
         if not rows:
             raise OccurrenceUnknown(occurrence=occurrence)
-        matched = _matched(rows)
+        matched = subscribers(rows)
         if not matched:
             return ()
         triggers.check_fan_out(len(matched), limits)
-        source = rows[0][2], rows[0][3]
         params = {
             "tenant": tenant,
             "occurrence": occurrence,
-            "source_type": source[0],
-            "source_key": source[1],
+            "source_type": rows[0][2],
+            "source_key": rows[0][3],
             "version": rows[0][0],
-            "deliveries": triggers.reservations(tenant, occurrence, source, matched),
+            "deliveries": triggers.reservations(tenant, occurrence, matched),
         }
         answer = yield Step(RESERVE, params)
         if not answer.refused:
@@ -198,16 +196,14 @@ def start(tenant: str, occurrence: str, limits: Limits) -> Op[tuple[TriggerDeliv
         if not rows:
             raise OccurrenceUnknown(occurrence=occurrence)
         found = triggers.occurrence_of(tenant, rows[0][:8])
-        source = found.source_type, found.source_key
-        waiting = [(*row[8:12], *row[13:15]) for row in rows if row[8] is not None]
+        unnamed = (None, None, None)
+        waiting = [(*row[8:12], *unnamed, *row[13:15]) for row in rows if row[8] is not None]
         if not waiting:
             return triggers.ordered(started)
-        fan = triggers.fan_out(tenant, occurrence, found.payload, waiting, limits, source=source)
+        fan = triggers.fan_out(tenant, occurrence, found.payload, waiting, limits)
         while fan.size > limits.commit_bytes and len(waiting) > 1:
             waiting = waiting[: len(waiting) // 2]
-            fan = triggers.fan_out(
-                tenant, occurrence, found.payload, waiting, limits, source=source
-            )
+            fan = triggers.fan_out(tenant, occurrence, found.payload, waiting, limits)
         done = yield from call(START, tenant=tenant, occurrence=occurrence, **fan.params())
         started.extend(row[1:] for row in done)
 

@@ -12,6 +12,7 @@ from holdfast.stores.history import HistoryNodes
 from holdfast.stores.lanes import Lanes
 from holdfast.stores.processes import Processes
 from holdfast.stores.queue import Queue
+from holdfast.stores.schedules import Schedules
 from holdfast.stores.sessions import Sessions
 from holdfast.stores.triggers import Triggers
 from holdfast.stores.usage import UsageLedger
@@ -33,6 +34,7 @@ class Store:
         self.queue = Queue(view)
         self.processes = Processes(view)
         self.triggers = Triggers(view)
+        self.schedules = Schedules(view)
         self.waits = Waits(view)
 
     @property

@@ -9,6 +9,7 @@ from holdfast.stores_blocking.history import BlockingHistoryNodes
 from holdfast.stores_blocking.lanes import BlockingLanes
 from holdfast.stores_blocking.processes import BlockingProcesses
 from holdfast.stores_blocking.queue import BlockingQueue
+from holdfast.stores_blocking.schedules import BlockingSchedules
 from holdfast.stores_blocking.sessions import BlockingSessions
 from holdfast.stores_blocking.triggers import BlockingTriggers
 from holdfast.stores_blocking.usage import BlockingUsageLedger
@@ -30,6 +31,7 @@ class BlockingStore:
         self.queue = BlockingQueue(view)
         self.processes = BlockingProcesses(view)
         self.triggers = BlockingTriggers(view)
+        self.schedules = BlockingSchedules(view)
         self.waits = BlockingWaits(view)
 
     @property

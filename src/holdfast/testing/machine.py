@@ -16,18 +16,30 @@ from hypothesis import event
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from holdfast.testing import machine_calls, machine_process_calls, machine_queue_calls
+from holdfast.testing import (
+    machine_calls,
+    machine_process_calls,
+    machine_queue_calls,
+    machine_trigger_calls,
+)
 from holdfast.testing.machine_calls import Call, Pick
 from holdfast.testing.machine_process_calls import first_process
+from holdfast.testing.machine_trigger_calls import first_rule
 from holdfast.testing.machine_world import World
 
 T = TypeVar("T")
 
-KINDS = {**machine_calls.KINDS, **machine_queue_calls.KINDS, **machine_process_calls.KINDS}
+KINDS = {
+    **machine_calls.KINDS,
+    **machine_queue_calls.KINDS,
+    **machine_process_calls.KINDS,
+    **machine_trigger_calls.KINDS,
+}
 WEIGHTS = {
     **machine_calls.WEIGHTS,
     **machine_queue_calls.WEIGHTS,
     **machine_process_calls.WEIGHTS,
+    **machine_trigger_calls.WEIGHTS,
 }
 # The outcomes a run of some thousand steps has to show; without one of them it proves too little.
 WANTED = frozenset(
@@ -109,6 +121,26 @@ WANTED = frozenset(
     processes.ack: True | processes.ack: False | processes.count: True
     processes.count: False | processes.recent: some | processes.prune: some
     processes.prune: none | delete: orphaned | delete: preserved
+    triggers.register: created | triggers.register: revived | triggers.register: changed True
+    triggers.register: changed False | triggers.register: subscription-moved
+    triggers.register: operation-conflict | triggers.register: session-deleted
+    triggers.register: invalid | triggers.enable: answer | triggers.enable: subscription-unknown
+    triggers.enable: subscription-moved | triggers.enable: operation-conflict
+    triggers.disable: answer | triggers.disable: subscription-unknown
+    triggers.disable: subscription-moved | triggers.delete: answer
+    triggers.delete: subscription-unknown | triggers.delete: subscription-moved
+    triggers.record: recorded True | triggers.record: recorded False
+    triggers.record: occurrence-conflict | triggers.ingest: started
+    triggers.ingest: rejected and started | triggers.ingest: none | triggers.ingest: replayed
+    triggers.ingest: occurrence-conflict | triggers.reserve: reserved | triggers.reserve: none
+    triggers.reserve: occurrence-unknown | triggers.start: started
+    triggers.start: rejected and started | triggers.start: none
+    triggers.start: occurrence-unknown | triggers.deliveries: some | triggers.deliveries: none
+    triggers.deliveries: occurrence-unknown | triggers.occurrence: answer
+    triggers.occurrence: nothing | triggers.list: some | triggers.list: none
+    triggers.occurrences: some | triggers.reserved: some | triggers.reserved: none
+    triggers.prune: delivered | triggers.prune: some | triggers.prune: none
+    delete: subscriptions
     """.replace("\n", "|")
     .replace(" | ", "|")
     .replace("    ", "")
@@ -153,6 +185,7 @@ def store_machine(make_world: Callable[[], World], seen: Counter[str]) -> type[A
             for tenant in more:
                 self._play(Call(tenant, "create", {"session": "s0"}))
                 self._play(first_process(tenant))
+                self._play(first_rule(tenant))
 
         def teardown(self) -> None:
             if self.agreed:
@@ -180,13 +213,19 @@ def seeded_run(world: World, seed: int, steps: int) -> None:
         return options[int(chance.random() * len(options))]
 
     chooser: Pick = pick
-    names, weights = list(WEIGHTS), list(WEIGHTS.values())
+    # Much has to happen before triggers are worth a look, so that some runs are about them, and the
+    # others leave them alone.
+    weights = dict(WEIGHTS)
+    for kind in machine_trigger_calls.KINDS:
+        weights[kind] *= 7 if seed % 4 == 3 else 0
+    names, chances = list(weights), list(weights.values())
     for tenant, session in ((0, "s0"), (0, "s1"), (1, "s0")):
         world.play(Call(tenant, "create", {"session": session}))
     for tenant in (0, 1):
         world.play(first_process(tenant))
+        world.play(first_rule(tenant))
     for number in range(steps):
-        (kind,) = chance.choices(names, weights)
+        (kind,) = chance.choices(names, chances)
         call = KINDS[kind](chooser)
         world.play(call)
         world.glance(call)

@@ -25,6 +25,7 @@ from holdfast.contract.errors import (
 from holdfast.contract.processes import Changes, Due, Process, PrunedProcesses
 from holdfast.contract.queue import ClaimedNext
 from holdfast.contract.records import Head, History, Page, Revision
+from holdfast.contract.triggers import Occurrence, PrunedOccurrences, TriggerDelivery
 
 Names: TypeAlias = dict[str, str]
 """The names a store gave to what the oracle has other names for, and the other way round."""
@@ -66,6 +67,8 @@ class Comparison:
             self._same(names, READ_AS[name](model), READ_AS[name](real))
             if name == "processes.due":
                 _require_order(real)
+            if name == "triggers.occurrences":
+                _require_times(real)
         else:
             self._same(names, model, real)
 
@@ -114,6 +117,10 @@ class Comparison:
                 elif key == "events":
                     # What was declared has no times and no names, and is long.
                     if one != two:
+                        raise Differs(f"{inner}: {one!r}, not {two!r}")
+                elif key == "reason" and isinstance(model, TriggerDelivery):
+                    # Why a delivery was rejected is for people.
+                    if (one is None) != (two is None):
                         raise Differs(f"{inner}: {one!r}, not {two!r}")
                 elif key == "before":
                     _same_cursor(cast(History, model), cast(History, real))
@@ -204,6 +211,13 @@ def _require_order(page: Page[Due]) -> None:
         raise Differs("the order of what is due")
 
 
+def _require_times(page: Page[Occurrence]) -> None:
+    """What happened first is first; which of those of one moment was, is the store's own choice."""
+    times = [one.at_ms for one in page.items]
+    if times != sorted(times):
+        raise Differs("the order of what happened")
+
+
 def _read_due(page: Page[Due]) -> dict[str, Any]:
     return {due.process.process: (due.process, due.lost) for due in page.items}
 
@@ -216,9 +230,19 @@ def _read_pruned(pruned: PrunedProcesses) -> tuple[Any, ...]:
     return tuple(sorted(pruned.processes)), pruned.events, pruned.grants, pruned.more
 
 
+def _read_occurrences(page: Page[Occurrence]) -> dict[str, Any]:
+    return {one.occurrence: one for one in page.items}
+
+
+def _read_gone(pruned: PrunedOccurrences) -> tuple[Any, ...]:
+    return tuple(sorted(pruned.occurrences)), pruned.deliveries, pruned.more
+
+
 READ_AS: dict[str, Callable[[Any], Any]] = {
     "processes.due": _read_due,
     "processes.changes": _read_changes,
     "processes.prune": _read_pruned,
+    "triggers.occurrences": _read_occurrences,
+    "triggers.prune": _read_gone,
 }
 """Listings whose order is the store's own, as what is promised of them."""

@@ -168,7 +168,7 @@ ENDING: tuple[tuple[str, Any], ...] = (
     ("done", {"none": 1}),
     ("broke", {"why": "it rained"}),
 )
-OUTPUTS: tuple[Any, ...] = (None, None, {"n": 1}, {"n": 1}, "text", b'{"n":2}')
+OUTPUTS: tuple[Any, ...] = (None, None, {"n": 1}, {"n": 1}, "text", "text", b'{"n":2}')
 HOLDS = (
     *[Hold()] * 8,
     None,
@@ -229,7 +229,7 @@ def register(pick: Pick) -> Call:
             ("rerunnable", "rerunnable", "rerunnable", "owner-bound", "owner-bound", "external")
         ),
         "origin": pick((None, scope(pick))),
-        "parent": pick((None, Proc(0), Proc(0), Proc(0, "any"), NOWHERE)),
+        "parent": pick((None, *[Proc(0)] * 4, Proc(1), Proc(0, "any"), NOWHERE)),
         "cause": pick((None, "c")),
         "wake": pick((None, Near(), Near(), Near(), Near(Live(1)), scope(pick), scope(pick))),
         "grants": pick(((), (), (Near(),), (Near(), Near(Live(1))), (scope(pick),))),
@@ -278,7 +278,8 @@ def steer(pick: Pick) -> Call:
     else:
         args["lease"] = pick((None, pick(HOLDS), Hold()))
     if name == "suspend":
-        types = ("signal.go", "signal.go", "note", "process.child-ended", None, "undeclared")
+        child = "process.child-ended"
+        types = ("signal.go", "signal.go", "note", child, child, child, None, "undeclared")
         times = (None, None, Ahead(HOUR_MS), Ahead(HOUR_MS), 1)
         args |= {"type": pick(types), "after": pick((0, 0, 3, 50)), "until_ms": pick(times)}
     return Call(tenant(pick), f"processes.{name}", args)

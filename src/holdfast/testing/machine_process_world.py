@@ -6,7 +6,7 @@ however far their clocks are apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from holdfast.contract.processes import (
 )
 from holdfast.contract.records import Page
 from holdfast.testing.machine_calls import Live
+from holdfast.testing.machine_compare import Differs
 from holdfast.testing.machine_process_calls import (
     NOWHERE,
     Again,
@@ -40,7 +41,8 @@ from holdfast.testing.machine_process_calls import (
 from holdfast.testing.oracle import Oracle
 
 FAR_MS = 4_102_444_800_000
-EVERY = ProcessFilter(states=("running", "completed", "failed", "cancelled", "abandoned"))
+ENDED = ProcessFilter(states=("completed", "failed", "cancelled", "abandoned"))
+EVERY = ProcessFilter(states=("running", *ENDED.states))
 
 
 @dataclass
@@ -154,6 +156,12 @@ class ProcessSide:
                 self.registered.append(msgspec.structs.replace(self.sent, process=self.at))
         elif name == "processes.changes":
             self.read_to = (model.next, real.next)
+
+    def require_oldest(self, before: Mapping[str, int], pruned: Sequence[str]) -> None:
+        """Raise unless what was pruned had ended before all that was kept, by the store's times."""
+        kept = [ended for process, ended in before.items() if process not in pruned]
+        if any(before[process] > min(kept, default=before[process]) for process in pruned):
+            raise Differs(f"{pruned} was pruned before what ended earlier: {before}")
 
     def cursors(self, mark: Any) -> tuple[str | None, str | None]:
         """The oracle's and the store's cursor of a feed."""

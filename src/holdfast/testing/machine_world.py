@@ -19,9 +19,11 @@ from holdfast.contract.errors import HoldfastError
 from holdfast.contract.processes import PrunedProcesses
 from holdfast.contract.queue import Claim, Claimed, ClaimedNext, NewWork
 from holdfast.contract.records import Deleted, Fence, History, NewNode, Node, Turn, WorkClaim
+from holdfast.contract.triggers import PrunedOccurrences
 from holdfast.testing.machine_calls import Again, Call, Fresh, Live, Proof, Seen, Step, built
 from holdfast.testing.machine_compare import Comparison, Differs
 from holdfast.testing.machine_process_world import (
+    ENDED,
     ProcessSide,
     glances,
     looks,
@@ -30,6 +32,13 @@ from holdfast.testing.machine_process_world import (
     walks,
 )
 from holdfast.testing.machine_queue_calls import Heads, Held, Settled, Standing, Taken
+from holdfast.testing.machine_trigger_world import (
+    TriggerSide,
+    trigger_glances,
+    trigger_kind,
+    trigger_looks,
+    trigger_walks,
+)
 from holdfast.testing.oracle import Oracle
 
 FACADES = {
@@ -39,8 +48,8 @@ FACADES = {
     **dict.fromkeys(("claim", "renew", "release", "read", "displace"), "lanes"),
     **dict.fromkeys(("totals", "rows"), "usage"),
 }
-"""Where a method is; those of the queue and of processes, of which some have names of others, are
-named with it."""
+"""Where a method is; those of the queue, of processes and of triggers, of which some have names of
+others, are named with it."""
 
 NUMBERED = {"processes.events", "processes.wakes"}
 """The listings whose cursor is a number that may also be named."""
@@ -105,6 +114,7 @@ class Side:
     names: dict[str, str] = field(default_factory=dict)
     known: list[str] = field(default_factory=list)
     processes: ProcessSide = field(init=False)
+    triggers: TriggerSide = field(init=False)
 
 
 class World:
@@ -128,7 +138,9 @@ class World:
             Side(open_tenant(number), Oracle(clock, minter.again)) for number in range(tenants)
         ]
         for side in self.sides:
-            side.processes = ProcessSide(side.oracle, certain, partial(self._live, side), clock)
+            live = partial(self._live, side)
+            side.processes = ProcessSide(side.oracle, certain, live, clock)
+            side.triggers = TriggerSide(side.oracle, certain, live, clock, self._fresh_name)
         self.seen: Counter[str] = Counter()
         self.log: list[str] = []
         self._fresh = 0
@@ -157,12 +169,19 @@ class World:
         own = dict(args)
         if name == "processes.changes":
             own["after"], args["after"] = side.processes.cursors(args.get("after"))
+        ended: dict[str, int] = {}
+        if name == "processes.prune":
+            there = side.store.processes.list(which=ENDED).items
+            ended = {process.process: process.updated_at_ms for process in there}
         real = _outcome(method_of(side.store, name), positional, args)
         args = own
         if isinstance(real, ClaimedNext):
             side.oracle.queue.told = None if real.lane is None else real.lane.session
         if isinstance(real, PrunedProcesses):
             side.oracle.processes.told = real.processes
+            side.processes.require_oldest(ended, real.processes)
+        if isinstance(real, PrunedOccurrences):
+            side.oracle.triggers.told = real.occurrences
         presented = args.get("claim")
         if presented is not None and presented.claim in side.own_claims:
             # The oracle has times of its own, and is shown its own claim.
@@ -175,8 +194,10 @@ class World:
         if positional and isinstance(positional[0], Turn) and positional[0].claims:
             kind = kind.replace("commit: replayed False", "commit: settled")
         self.seen[kind] += 1
-        for told in ("orphaned", "preserved") if isinstance(real, Deleted) else ():
-            self.seen[f"{name}: {told}"] += len(getattr(real, told))
+        if isinstance(real, Deleted):
+            for told in ("orphaned", "preserved"):
+                self.seen[f"{name}: {told}"] += len(getattr(real, told))
+            self.seen[f"{name}: subscriptions"] += real.subscriptions
         return kind
 
     def _remember(self, side: Side, name: str, args: dict[str, Any], model: Any, real: Any) -> None:
@@ -185,6 +206,9 @@ class World:
             return
         if name.startswith("processes."):
             side.processes.remember(name, model, real)
+            return
+        if name.startswith("triggers."):
+            side.triggers.remember(args, real)
             return
         lane = real if name in ("claim", "renew") else getattr(real, "lane", None)
         if lane is not None:
@@ -201,6 +225,8 @@ class World:
         name, args = call.name, dict(call.args)
         if name.startswith("processes."):
             return side.processes.made(name, args)
+        if name.startswith("triggers."):
+            return side.triggers.made(name, args)
         if name == "again":
             mark: Again = args["turn"]
             if mark.change in side.latest:
@@ -224,8 +250,7 @@ class World:
             elif key == "nodes":
                 args[key] = [_named(nodes, node) for node in value]
             elif isinstance(value, Fresh):
-                self._fresh += 1
-                args[key] = f"u{self._fresh}"
+                args[key] = self._fresh_name()
             elif isinstance(value, Step):
                 args[key] = max(0, revision + value.by)
             elif isinstance(value, Proof):
@@ -250,6 +275,10 @@ class World:
             return name, {"it": turn}
         side.latest[name] = dict(args)
         return name, args
+
+    def _fresh_name(self) -> str:
+        self._fresh += 1
+        return f"u{self._fresh}"
 
     def _live(self, side: Side, number: int) -> str:
         live = side.oracle.live_sessions()
@@ -306,10 +335,13 @@ class World:
     # --- reading back
 
     def glance(self, call: Call) -> None:
-        """Read something of the session or process a call was about, each time something else."""
+        """Read something of what a call was about, each time something else."""
         side = self.sides[call.tenant]
         if call.name.startswith("processes."):
             self._ask(side, *glances(side.processes.at, len(self.log)))
+            return
+        if call.name.startswith("triggers."):
+            self._ask(side, *trigger_glances(side.triggers.at, len(self.log)))
             return
         session = call.args.get("session") or "s0"
         if isinstance(session, Live):
@@ -330,7 +362,11 @@ class World:
             self._ask(side, "queue.counts", {})
             self._ask(side, "list", {})
             self._ask(side, "totals", {"by": ("session", "source", "model")})
-            for name, args in looks(side.oracle.processes.named("any")):
+            happened = side.oracle.triggers.happened("any")
+            for name, args in (
+                *looks(side.oracle.processes.named("any")),
+                *trigger_looks(happened),
+            ):
                 self._ask(side, name, args)
 
     def study(self) -> None:
@@ -355,7 +391,11 @@ class World:
             processes = side.oracle.processes
             for name, args in studies(processes.named("any"), side.known):
                 self._ask(side, name, args)
-            for name, args in walks(processes.named("kept"), side.known):
+            happened = side.oracle.triggers.happened("any")
+            for name, args in (
+                *walks(processes.named("kept"), side.known),
+                *trigger_walks(happened),
+            ):
                 self._walk(side, name, args)
 
     def _walk(self, side: Side, name: str, args: dict[str, Any]) -> None:
@@ -457,6 +497,8 @@ def _kind(name: str, real: Any) -> str:
     if isinstance(real, HoldfastError):
         return real.code
     told = process_kind(name, real) if name.startswith("processes.") else None
+    if name.startswith("triggers."):
+        told = trigger_kind(name, real)
     if told is not None:
         return told
     if isinstance(real, Claimed | ClaimedNext):

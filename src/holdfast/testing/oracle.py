@@ -63,6 +63,7 @@ from holdfast.testing.oracle_rows import (
     page_of,
     visible_path,
 )
+from holdfast.testing.oracle_triggers import OracleTriggers
 from holdfast.testing.oracle_turns import (
     ReadTurn,
     content_name,
@@ -77,12 +78,14 @@ AMOUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "cost_mi
 
 class Oracle(OracleLanes):
     """One tenant. The methods are those of the facades of a store, all on one object; only the
-    queue and the processes, whose methods have the names of others, are objects of their own."""
+    queue, the processes and the triggers, whose methods have the names of others, are objects of
+    their own."""
 
     def __init__(self, clock: Callable[[], int], new_id: Callable[[], str]) -> None:
         super().__init__(clock, new_id)
         self.queue = OracleQueue(self)
         self.processes = OracleProcesses(self, self.queue)
+        self.triggers = OracleTriggers(self, self.processes)
 
     def live_sessions(self) -> list[StoredSession]:
         """Every session that can be read."""
@@ -172,6 +175,7 @@ class Oracle(OracleLanes):
         found.leaf = found.state = found.lane = None
         self._reclaim()
         grants, orphaned, preserved = self.processes.forget_session(session)
+        subscriptions = self.triggers.forget_session(session)
         return Deleted(
             session=session,
             deleted=True,
@@ -183,6 +187,7 @@ class Oracle(OracleLanes):
             blobs=contents - len(self.contents()),
             work=work,
             grants=grants,
+            subscriptions=subscriptions,
             orphaned=orphaned,
             preserved=preserved,
         )

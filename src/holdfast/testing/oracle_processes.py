@@ -405,6 +405,7 @@ class OracleProcesses(OracleLeases):
             or (which == "lost" and self._lost(found))
             or (which == "leased" and self._live_lease(found) is not None)
             or (which == "granted" and found.id in granted)
+            or (which == "delivered" and found.id.startswith("delivery:") and not found.ended)
         )
 
     # --- what has changed, and letting go

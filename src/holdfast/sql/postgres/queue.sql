@@ -55,9 +55,9 @@ WITH at AS MATERIALIZED (
   WHERE w.claim = :claim AND w.state = 'claimed'
   ORDER BY w.seq FOR UPDATE OF w
 ), timed AS MATERIALIZED (
-  SELECT h.seq, c.now FROM held h CROSS JOIN (SELECT {schema}.now_ms() AS now) c
-  WHERE h.claim_expires_at_ms > c.now AND h.claim_token = :claim_token
-    AND h.work = ANY (:works.work::text[])
+  SELECT c.seq, c.now FROM (SELECT h.*, {schema}.now_ms() AS now FROM held h OFFSET 0) c
+  WHERE c.claim_expires_at_ms > c.now AND c.claim_token = :claim_token
+    AND c.work = ANY (:works.work::text[])
 ), renewed AS (
   UPDATE {schema}.work w
   SET claim_expires_at_ms = greatest(w.claim_expires_at_ms, t.now + :ttl_ms::bigint)
@@ -80,8 +80,8 @@ WITH held AS MATERIALIZED (
   SELECT s.session, s.lane_token, s.lane_generation, s.lane_expires_at_ms
   FROM {schema}.session s WHERE s.tenant = :tenant AND s.session = :session FOR NO KEY UPDATE
 ), timed AS MATERIALIZED (
-  SELECT h.*, c.now, c.now + :delay_ms::bigint AS at
-  FROM held h CROSS JOIN (SELECT {schema}.now_ms() AS now) c
+  SELECT c.*, c.now + :delay_ms::bigint AS at
+  FROM (SELECT h.*, {schema}.now_ms() AS now FROM held h OFFSET 0) c
 ), back AS (
   UPDATE {schema}.work w SET
     state = CASE WHEN :dead::boolean OR w.attempts >= w.max_attempts THEN 'dead'
@@ -113,7 +113,7 @@ WITH held AS MATERIALIZED (
   SELECT s.session, s.lane_token, s.lane_generation, s.lane_expires_at_ms
   FROM {schema}.session s WHERE s.tenant = :tenant AND s.session = :session FOR NO KEY UPDATE
 ), timed AS MATERIALIZED (
-  SELECT h.*, c.now FROM held h CROSS JOIN (SELECT {schema}.now_ms() AS now) c
+  SELECT h.*, {schema}.now_ms() AS now FROM held h
 )
 DELETE FROM {schema}.work w USING timed s
 WHERE w.tenant = :tenant AND w.session = s.session AND w.work = :work AND w.state <> 'done'
@@ -140,8 +140,8 @@ WITH held AS MATERIALIZED (
   FROM {schema}.session s WHERE s.tenant = :tenant AND s.session = :session
     AND s.deleted_at_ms IS NULL FOR NO KEY UPDATE
 ), timed AS MATERIALIZED (
-  SELECT h.*, c.now, c.now + :delay_ms::bigint AS at
-  FROM held h CROSS JOIN (SELECT {schema}.now_ms() AS now) c
+  SELECT c.*, c.now + :delay_ms::bigint AS at
+  FROM (SELECT h.*, {schema}.now_ms() AS now FROM held h OFFSET 0) c
 ), back AS (
   UPDATE {schema}.work w SET state = CASE WHEN t.at > t.now THEN 'delayed' ELSE 'ready' END,
     available_at_ms = t.at, attempts = 0, claim = NULL, claim_token = NULL, claim_owner = NULL,

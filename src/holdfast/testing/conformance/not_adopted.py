@@ -29,6 +29,11 @@ NOT_ADOPTED: dict[int, str] = {
     "like any other work.",
     189: "A pruned process leaves its id behind, which is never used again (y13), so no sequence "
     "can begin anew below what somebody has seen.",
+    202: "A store has no tiers of durability to declare (2), and makes up no keys of sources: who "
+    "registers a rule and who tells of an occurrence name the source, and what is equal matches "
+    "(213).",
+    210: "A rule has no number that could be guessed. It is named by its owner and its key (217), "
+    "and its id is new for each of its incarnations (203, j06).",
 }
 """Law of the model: why it is not promised, and what holds instead."""
 
@@ -40,5 +45,7 @@ ELSEWHERE: dict[int, str] = {
     118: "tests/test_damage.py::test_damaged_work_is_a_typed_error_and_is_never_passed_over",
     128: "tests/test_queue_budgets.py::test_claims_do_not_grow_with_the_backlog",
     129: "tests/test_queue_budgets.py::test_an_idle_checkpoint_writes_nothing",
+    209: "tests/test_trigger_damage.py::"
+    "test_a_damaged_subscription_is_told_and_keeps_nothing_from_others",
 }
 """Law of the model: the test that shows it, because it needs to look behind the contract."""

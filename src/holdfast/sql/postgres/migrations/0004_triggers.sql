@@ -121,6 +121,7 @@ DECLARE
   v record;
   v_type text;
   v_key text;
+  v_seen bigint;
   v_gone boolean;
   v_intent bytea;
   v_act text;
@@ -132,12 +133,19 @@ BEGIN
     IF v_gone THEN -- guard: owner
       RETURN;
     END IF;
+  END IF;
+  SELECT s.source_type, s.source_key, s.revision, s.deleted_at_ms IS NOT NULL
+  INTO v_type, v_key, v_seen, v_gone FROM {schema}.trigger_subscription s
+  WHERE s.tenant = p_tenant AND s.owner_session = p_owner_session
+    AND s.owner_frame = p_owner_frame AND s.key = p_key;
+  -- A source has a row from its first subscription on, and none for a request that is refused.
+  IF p_verb = 'register' AND coalesce(v_seen, 0)
+    = coalesce(p_expected, CASE WHEN coalesce(v_gone, true) THEN coalesce(v_seen, 0) END)
+    AND NOT EXISTS (SELECT FROM {schema}.trigger_receipt r
+      WHERE r.tenant = p_tenant AND r.operation = p_operation) THEN
     INSERT INTO {schema}.trigger_source (tenant, source_type, source_key, version)
     VALUES (p_tenant, p_source_type, p_source_key, 0) ON CONFLICT DO NOTHING;
   END IF;
-  SELECT s.source_type, s.source_key INTO v_type, v_key FROM {schema}.trigger_subscription s
-  WHERE s.tenant = p_tenant AND s.owner_session = p_owner_session
-    AND s.owner_frame = p_owner_frame AND s.key = p_key;
   PERFORM FROM {schema}.trigger_source t
   WHERE t.tenant = p_tenant AND (t.source_type, t.source_key)
     IN ((p_source_type, p_source_key), (v_type, v_key))
@@ -166,7 +174,9 @@ BEGIN
     WHEN p_verb = 'delete' THEN 'delete'
     WHEN v.enabled = (p_verb = 'enable') THEN 'same'
     ELSE p_verb END;
-  IF v_act IS NULL THEN
+  IF v_act IS NULL OR (v_act IN ('create', 'update', 'revive') AND NOT EXISTS (
+    SELECT FROM {schema}.trigger_source t WHERE t.tenant = p_tenant
+      AND t.source_type = p_source_type AND t.source_key = p_source_key)) THEN
     RETURN;
   END IF;
   IF v_act = 'replay' THEN
