@@ -158,6 +158,7 @@ def prune_prune(ring: Ring, p: str) -> None:
 def prune_register(ring: Ring, p: str) -> None:
     """A registration that is repeated while its process is pruned answers the process, or is
     refused, and never begins it again."""
+    clear(ring)
     ring.begin(p)
     ring.stop(p)
     new = NewProcess(process=p, events=EVENTS)
