@@ -150,6 +150,10 @@ def page() -> str:
     parts.append("Laws that hold, and are shown by tests that look behind the contract.\n")
     parts.append("\n".join(f"- **{n}.** `{elsewhere[n]}`" for n in sorted(elsewhere)) + "\n")
     numbers += [str(number) for number in (*rejected, *elsewhere)]
+    beyond = listed("BEYOND")
+    parts.append("## Beyond the model's first version\n")
+    parts.append("Laws that only its later versions have, and that are promised here as well.\n")
+    parts.append("\n".join(f"- **{n}**, {beyond[n]}." for n in sorted(beyond)) + "\n")
     if wrong := complaints(numbers):
         raise SystemExit("\n".join(wrong))
     return "\n".join(parts)
