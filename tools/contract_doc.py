@@ -153,7 +153,7 @@ def page() -> str:
     beyond = listed("BEYOND")
     parts.append("## Beyond the model's first version\n")
     parts.append("Laws that only its later versions have, and that are promised here as well.\n")
-    parts.append("\n".join(f"- **{n}**, {beyond[n]}." for n in sorted(beyond)) + "\n")
+    parts.append("\n".join(f"- **{n}**{beyond[n]}." for n in sorted(beyond)) + "\n")
     if wrong := complaints(numbers):
         raise SystemExit("\n".join(wrong))
     return "\n".join(parts)

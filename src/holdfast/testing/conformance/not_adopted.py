@@ -51,16 +51,16 @@ ELSEWHERE: dict[int, str] = {
 """Law of the model: the test that shows it, because it needs to look behind the contract."""
 
 BEYOND: dict[int, str] = {
-    8: "12 to 15: what deleting leaves, and what it frees",
-    34: "to 36, 41, 43: parents, depths and ids of nodes",
-    51: "to 60: content by reference, usage and its sums",
-    61: "to 63: damage, counters, and statements that do not grow",
-    65: "68, 81 to 83: lanes that lapse, and what holds without one",
-    87: "88, 93: keys, and claims of exactly what is asked for",
-    121: "to 129: claims of a generation, redelivery, reasons, and cost without the backlog",
-    147: "162, 164, 169: what is said once, reads, worklists and wakes",
-    187: "190 to 193, 201: the fold, who may end what, pruning, the feed, and recovery",
-    217: "to 219: revisions of rules, ingest in one transaction, and reclaiming",
-    243: "recovery of claims, and settlement once",
+    8: ", 12 to 15: what deleting leaves, and what it frees",
+    34: " to 36, 41, 43: parents, depths and ids of nodes",
+    51: " to 60: content by reference, usage and its sums",
+    61: " to 63: damage, counters, and statements that do not grow",
+    65: ", 68, 81 to 83: lanes that lapse, and what holds without one",
+    87: ", 88, 93: keys, and claims of exactly what is asked for",
+    121: " to 129: claims of a generation, redelivery, reasons, and cost without the backlog",
+    147: ", 162, 164, 169: what is said once, reads, worklists and wakes",
+    187: ", 190 to 193, 201: the fold, who may end what, pruning, the feed, and recovery",
+    217: " to 219: revisions of rules, ingest in one transaction, and reclaiming",
+    243: ": recovery of claims, and settlement once",
 }
 """Laws that only later versions of the model have, and that are promised here as well."""
