@@ -19,7 +19,7 @@ import pytest
 import holdfast
 
 pytest.register_assert_rewrite(
-    "tests.process_race_laws", "tests.process_race_beside", "tests.process_rings"
+    "tests.faulting", "tests.process_race_laws", "tests.process_race_beside", "tests.process_rings"
 )
 
 Rows = dict[str, list[dict[str, Any]]]

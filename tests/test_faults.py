@@ -7,29 +7,19 @@ step that writes is a transaction of its own, so what is found may also be the f
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-import holdfast
-from holdfast.contract.errors import OutcomeUnknown, StoreUnreachable, Unavailable
+from holdfast.contract.errors import StoreUnreachable
 from holdfast.contract.records import NewNode, Receipt, StateRef, Turn, Usage
 from holdfast.contract.stores import Store
 from holdfast.core.payloads import content_digest
-from holdfast.stores import Store as AsyncStore
-from holdfast.stores_blocking import BlockingStore
-from holdfast.testing.async_over import AsyncOver
-from holdfast.testing.faults import Place, Plan, wrap
+from tests.faulting import Act, Struck, opened, strike_everywhere
 
 if TYPE_CHECKING:
-    from tests.conftest import Database, Rows
-
-Act = Callable[[Store, dict[str, Any]], Awaitable[object]]
+    from tests.conftest import Database
 
 FULL_TURN = Turn(
     session="s",
@@ -103,60 +93,6 @@ ACTS: dict[str, Act] = {
     "release": lambda s, k: s.lanes.release(k["fence"]),
     "displace": lambda s, k: s.lanes.displace("laned"),
 }
-# What cannot be equal in two runs: times, secrets, and what is made of the tenant.
-UNEQUAL = {"active_minute", "day", "lane_token", "tenant"}
-
-
-def comparable(rows: Rows) -> Rows:
-    return {
-        table: sorted(
-            ({name: masked(table, name, value) for name, value in row.items()} for row in found),
-            key=repr,
-        )
-        for table, found in rows.items()
-    }
-
-
-def masked(table: str, name: str, value: Any) -> Any:
-    """The value, less what cannot be equal; what is there stays told from what is not."""
-    if value is None:
-        return None
-    if name == "intent":
-        # Its seal covers the tenant, and every test of an operation has a tenant of its own.
-        return bytes(value)[:32]
-    sealed = name == "digest" and table not in ("blob", "component")
-    timed = name.endswith("_at_ms") or name == "at_ms"
-    return "masked" if sealed or timed or name in UNEQUAL else value
-
-
-class Bench:
-    """One handle, seen as many tenants, with a plan in between."""
-
-    def __init__(self, store: AsyncStore | BlockingStore) -> None:
-        self.plan = Plan()
-        self._store = store
-
-    def tenant(self, name: str) -> Store:
-        if isinstance(self._store, AsyncStore):
-            view = dataclasses.replace(self._store._view, tenant=name)
-            return wrap(AsyncStore(view), self.plan)
-        blocking = dataclasses.replace(self._store._view, tenant=name)
-        return cast(Store, AsyncOver(wrap(BlockingStore(blocking), self.plan)))
-
-
-@contextlib.asynccontextmanager
-async def opened(database: Database, colour: str) -> AsyncIterator[Bench]:
-    if colour == "async":
-        async with database.open() as store:
-            yield Bench(store)
-    else:
-        blocking = await asyncio.to_thread(holdfast.open_sync, database.url)
-        try:
-            yield Bench(blocking)
-        finally:
-            await asyncio.to_thread(blocking.close)
-
-
 # The two colours share the engine beneath; of the blocking one a few operations are enough.
 BLOCKING = ("commit", "rewind", "delete")
 CASES = [("async", name) for name in ACTS] + [("blocking", name) for name in BLOCKING]
@@ -166,50 +102,21 @@ CASES = [("async", name) for name in ACTS] + [("blocking", name) for name in BLO
 async def test_a_failed_operation_is_never_half_stored(
     database: Database, colour: str, name: str
 ) -> None:
-    act = ACTS[name]
-    async with opened(database, colour) as bench:
-        clean = bench.tenant("clean")
-        kept: dict[str, Any] = {}
-        await prepare(clean, kept)
-        await act(clean, kept)
-        steps = list(bench.plan.steps)
-        done = comparable(await database.rows("clean"))
-        places: list[tuple[Place, int]] = [("answer", 0)]
-        for step in range(1, len(steps) + 1):
-            places += [("before", step), ("after", step)]
-        for place, step in places:
-            tenant = f"{place}{step}"
-            store = bench.tenant(tenant)
-            kept = {}
-            await prepare(store, kept)
-            before = comparable(await database.rows(tenant))
-            bench.plan.arm(place, step=step)
-            error: type[Unavailable] = StoreUnreachable if place == "before" else OutcomeUnknown
-            with pytest.raises(error) as caught:
-                await act(store, kept)
-            assert type(caught.value) is error
-            assert bench.plan.struck()
-            found = comparable(await database.rows(tenant))
-            if place == "answer":
-                assert found == done
-            elif database.kind == "postgres" and name == "delete a line":
-                # Each session of the line is deleted whole; what is left is reclaimed below.
-                assert found == before or (place, step) != ("before", 1)
-            elif database.kind == "sqlite" or (place, step) == ("before", 1):
-                assert found == before
-            else:
-                assert found in (before, done), f"half stored: {place} step {step} of {steps}"
-            again = await act(store, kept)
-            assert not bench.plan.struck()
-            found = comparable(await database.rows(tenant))
-            if name == "displace":
-                # An operator who takes a lane twice takes it twice: only its number differs.
-                found["session"] = done["session"]
-            assert found == done, f"{place} step {step} of {steps}"
-            if place == "answer" and name in ("commit", "commit fenced", "rewind"):
-                assert isinstance(again, Receipt)
-                assert again.replayed
-        await store.sessions.create("goes-on")
+    async def check(struck: Struck) -> None:
+        again = await ACTS[name](struck.store, struck.kept)
+        found = await struck.rows()
+        if name == "displace":
+            # An operator who takes a lane twice takes it twice: only its number differs.
+            found["session"] = struck.undisturbed["session"]
+        assert found == struck.undisturbed, struck.at
+        if struck.done and name in ("commit", "commit fenced", "rewind"):
+            assert isinstance(again, Receipt)
+            assert again.replayed
+        await struck.store.sessions.create("goes-on")
+
+    # Each session of a line is deleted whole; what is left is reclaimed by the next time.
+    in_parts = name == "delete a line"
+    await strike_everywhere(database, colour, prepare, ACTS[name], check, in_parts=in_parts)
 
 
 @pytest.mark.parametrize("colour", ["async", "blocking"])

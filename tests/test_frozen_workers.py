@@ -8,24 +8,19 @@ with the proofs in its memory. Each must be refused with the right error, and no
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
-import os
-import signal
-import subprocess
 import sys
-from collections.abc import Awaitable
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import holdfast
 from holdfast import NewNode, Turn
-from holdfast.contract.errors import HoldfastError
 from holdfast.contract.queue import Claim, ClaimedNext, NewWork
 from holdfast.contract.records import Fence
 from holdfast.stores import Store
+from tests.freezing import Frozen, at_work, rows_of, told, written
 
 if TYPE_CHECKING:
-    from tests.conftest import Database, Rows
+    from tests.conftest import Database
 
 WORKERS, CYCLES = 10, 10
 TTL_MS, LONG_MS = 1_000, 600_000
@@ -64,20 +59,6 @@ def expected(hold: str, done: bool) -> dict[str, Any]:
 
 
 # --- the worker
-
-
-async def told(act: Awaitable[object]) -> object:
-    """The code of the refusal, or what was answered."""
-    try:
-        return await act
-    except HoldfastError as refused:
-        return refused.code
-
-
-async def written(act: Awaitable[object]) -> object:
-    """The same for a write that answers a record: that it was accepted."""
-    answer = await told(act)
-    return answer if isinstance(answer, str) else "accepted"
 
 
 async def take(store: Store, cycle: int, hold: str) -> tuple[Fence | None, Claim]:
@@ -138,45 +119,8 @@ async def haunt(url: str, tenant: str) -> None:
 # --- the test
 
 
-class Zombie:
+class Zombie(Frozen):
     """A worker process, and the tenant it works for."""
-
-    def __init__(self, url: str, tenant: str, store: Store) -> None:
-        self.tenant = tenant
-        self.store = Store(dataclasses.replace(store._view, tenant=tenant))
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", __file__, url, tenant],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def pipe(self, which: str) -> IO[str]:
-        found: IO[str] | None = getattr(self.process, which)
-        assert found is not None
-        return found
-
-    def ask(self) -> None:
-        """Give it the line it waits for."""
-        self.pipe("stdin").write("go\n")
-        self.pipe("stdin").flush()
-
-    async def answer(self) -> str:
-        """The next line it prints; an empty one when it has ended."""
-        return (await asyncio.to_thread(self.pipe("stdout").readline)).strip()
-
-    def freeze(self) -> None:
-        """Stop it, and be sure that it has stopped."""
-        self.process.send_signal(signal.SIGSTOP)
-        _, status = os.waitpid(self.process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status), f"the worker ended: {status}"
-
-    def end(self) -> None:
-        """Whatever state it is in."""
-        self.process.kill()
-        self.process.wait()
-        for which in ("stdin", "stdout"):
-            self.pipe(which).close()
 
     async def provide(self, cycle: int) -> None:
         """Work for the next cycle; what was put in first is next."""
@@ -216,11 +160,6 @@ class Zombie:
             await self.store.sessions.commit(turn)
 
 
-async def rows_of(database: Database, zombies: list[Zombie]) -> list[Rows]:
-    """All that is stored for each of them."""
-    return await asyncio.gather(*(database.rows(zombie.tenant) for zombie in zombies))
-
-
 async def one_cycle(database: Database, zombies: list[Zombie], cycle: int) -> int:
     """Every worker is stopped once. Returns how many writes were accepted from one."""
     done = cycle % 2 == 1
@@ -235,8 +174,7 @@ async def one_cycle(database: Database, zombies: list[Zombie], cycle: int) -> in
         await asyncio.gather(*(z.settle(found) for z, found in zip(zombies, taken, strict=True)))
     before = await rows_of(database, zombies)
     for zombie in zombies:
-        zombie.process.send_signal(signal.SIGCONT)
-        zombie.ask()
+        zombie.wake()
     answers = [json.loads(await zombie.answer()) for zombie in zombies]
     after = await rows_of(database, zombies)
     accepted = 0
@@ -253,17 +191,14 @@ async def one_cycle(database: Database, zombies: list[Zombie], cycle: int) -> in
 async def test_a_frozen_worker_writes_nothing_when_it_wakes(database: Database) -> None:
     """A hundred pauses on each database, of workers that hold three sessions each."""
     async with database.open(tenant="heirs") as store:
-        zombies = [Zombie(database.url, f"t{n}", store) for n in range(WORKERS)]
-        try:
-            for zombie in zombies:
-                assert await zombie.answer() == "open"
+        zombies = [
+            Zombie("tests.test_frozen_workers", database.url, f"t{n}", store)
+            for n in range(WORKERS)
+        ]
+        async with at_work(zombies):
             accepted = [await one_cycle(database, zombies, cycle) for cycle in range(CYCLES)]
-            for zombie in zombies:
-                assert await asyncio.to_thread(zombie.process.wait, 20) == 0
-                await check_all(zombie.store)
-        finally:
-            for zombie in zombies:
-                zombie.end()
+        for zombie in zombies:
+            await check_all(zombie.store)
     pauses = len(zombies) * len(accepted)
     print(f"{database.kind}: {pauses} pauses, {sum(accepted)} writes accepted")
     assert pauses == 100

@@ -6,29 +6,25 @@ asked again it comes to one outcome. What a caller asks again is named by a key,
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import holdfast
-from holdfast.contract.errors import OutcomeUnknown, StoreUnreachable, Unavailable
+from holdfast.contract.errors import OutcomeUnknown
 from holdfast.contract.queue import Claimed, ClaimedNext, Enqueued, NewWork
 from holdfast.contract.records import NewNode, Receipt, Turn
 from holdfast.contract.stores import Store
 from holdfast.stores import Store as AsyncStore
-from holdfast.testing.faults import Place, Plan, wrap
-from tests.test_faults import comparable
+from holdfast.testing.faults import Plan, wrap
+from tests.faulting import Act, Kept, Struck, strike_everywhere
 
 if TYPE_CHECKING:
     from tests.conftest import Database
 
 HOUR_MS, YEAR_MS = 3_600_000, 365 * 24 * 3_600_000
-
-Kept = dict[str, Any]
-Act = Callable[[Store, Kept], Awaitable[Any]]
 
 
 async def prepare(store: Store, kept: Kept) -> None:
@@ -77,27 +73,6 @@ ACTS: dict[str, Act] = {
     "requeue": lambda s, k: s.queue.requeue("ended", k["dead"]),
     "delete": lambda s, k: s.sessions.delete("held"),
 }
-# What differs in every run: ids and tokens of claims and of work, what seals them, and a time.
-RANDOM = {"work", "claim", "claim_token", "intent", "keep_until_ms"}
-
-
-async def seen(database: Database, tenant: str) -> Any:
-    """The rows, less what differs in every run."""
-    rows = comparable(await database.rows(tenant))
-    # The view of work says nothing that its table does not, but when.
-    rows.pop("work_seen", None)
-    for found in rows.values():
-        for row in found:
-            row.update((name, "random") for name in RANDOM & row.keys() if row[name] is not None)
-    return {table: sorted(found, key=repr) for table, found in rows.items()}
-
-
-def steps_of(steps: list[str]) -> list[tuple[Place, int]]:
-    """Every place where an operation of these steps can fail."""
-    places: list[tuple[Place, int]] = [("answer", 0)]
-    for step in range(1, len(steps) + 1):
-        places += [("before", step), ("after", step)]
-    return places
 
 
 def check_again(name: str, again: Any, was_done: bool) -> None:
@@ -122,50 +97,19 @@ LOST = {"claim", "claim with a fence", "claim_next"}
 async def test_a_failed_operation_on_work_is_never_half_stored(
     database: Database, name: str
 ) -> None:
-    act = ACTS[name]
-    plan = Plan()
-    async with database.open() as opened:
-        assert isinstance(opened, AsyncStore)
+    async def check(struck: Struck) -> None:
+        if struck.done and name == "requeue":
+            # What was put back is not dead any more: the second time is told so.
+            return
+        if struck.done and name in LOST:
+            return
+        if struck.done and name == "delete":
+            assert not (await struck.store.sessions.delete("held")).deleted
+            return
+        check_again(name, await ACTS[name](struck.store, struck.kept), struck.done)
+        assert await struck.rows() == struck.undisturbed, struck.at
 
-        def tenant(of: str) -> Store:
-            view = dataclasses.replace(opened._view, tenant=of)
-            return wrap(AsyncStore(view), plan)
-
-        kept: Kept = {}
-        await prepare(tenant("clean"), kept)
-        await act(tenant("clean"), kept)
-        steps = list(plan.steps)
-        done = await seen(database, "clean")
-        for place, step in steps_of(steps):
-            of = f"{place}{step}"
-            store = tenant(of)
-            kept = {}
-            await prepare(store, kept)
-            before = await seen(database, of)
-            plan.arm(place, step=step)
-            error: type[Unavailable] = StoreUnreachable if place == "before" else OutcomeUnknown
-            with pytest.raises(error):
-                await act(store, kept)
-            assert plan.struck()
-            found = await seen(database, of)
-            at = f"{place} step {step} of {steps}"
-            if place == "answer":
-                assert found == done, at
-            elif database.kind == "sqlite" or (place, step) == ("before", 1):
-                assert found == before, at
-            else:
-                assert found in (before, done), f"half stored: {at}"
-            if name == "requeue" and found == done:
-                # What was put back is not dead any more: the second time is told so.
-                continue
-            if name in LOST and found == done and found != before:
-                continue
-            if name == "delete" and found == done:
-                assert not (await store.sessions.delete("held")).deleted
-                continue
-            again = await act(store, kept)
-            check_again(name, again, found == done and found != before)
-            assert await seen(database, of) == done, at
+    await strike_everywhere(database, "async", prepare, ACTS[name], check)
 
 
 async def test_a_claim_whose_answer_was_lost_comes_back(database: Database) -> None:

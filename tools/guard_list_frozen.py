@@ -1,16 +1,21 @@
-"""The guards that only time can test: whoever was frozen past his lane must not write."""
+"""The guards that only time can test: whoever was frozen past what they held must not write."""
 
 from __future__ import annotations
 
+from tools import guard_list_processes as processes
 from tools.guard_list import COMMIT, FUNCTION, MIGRATION, POSTGRES, SQLITE, Guard
 
 FROZEN = "a worker that was frozen past its lane commits when it wakes"
 TAKEN = "a worker that was frozen past its claim gives back what another has claimed"
 RENEWED = "a worker that was frozen past its lane renews it"
+APPENDED = "a worker that was frozen past its lease appends and ends when it wakes"
+KEPT = "a worker that was frozen past its lease renews it"
+FREED = "a worker that was frozen past its lease frees that of another"
+LEASES = "processes_leases.sql"
 
 
-def _frozen(database: str) -> tuple[str, ...]:
-    return ("tests/test_frozen_workers.py", "-k", database)
+def _frozen(database: str, holds: str = "workers") -> tuple[str, ...]:
+    return (f"tests/test_frozen_{holds}.py", "-k", database)
 
 
 FROZEN_GUARDS = (
@@ -50,5 +55,41 @@ FROZEN_GUARDS = (
         "    AND s.lane_owner = :fence_owner AND s.lane_token = :fence_token\n"
         "    AND s.lane_generation = :fence_generation\n",
         "", _frozen("postgres"),
+    ),
+    Guard(
+        "frozen-lease", "SQLite", APPENDED, f"{SQLITE}/processes.sql", processes.APPEND,
+        "(:lease_token IS NULL OR coalesce(a.lease_ok, 0)) -- guard: lease", "1",
+        _frozen("sqlite", "leases"),
+    ),
+    Guard(
+        "frozen-lease", "PostgreSQL", APPENDED, f"{POSTGRES}/migrations/0003_processes.sql",
+        processes.FUNCTION,
+        "IF p_lease_token IS NOT NULL AND NOT v_lease THEN -- guard: lease", "IF false THEN",
+        _frozen("postgres", "leases"),
+    ),
+    Guard(
+        "frozen-lease-renewal", "SQLite", KEPT, f"{SQLITE}/{LEASES}", processes.RENEW,
+        "\n  AND p.lease_owner = :lease_owner AND p.lease_token = :lease_token\n"
+        "  AND p.lease_generation = :lease_generation AND p.lease_expires_at_ms > :now"
+        " -- guard: lease",
+        "", _frozen("sqlite", "leases"),
+    ),
+    Guard(
+        "frozen-lease-renewal", "PostgreSQL", KEPT, f"{POSTGRES}/{LEASES}", processes.RENEW,
+        "    AND p.lease_owner = :lease_owner AND p.lease_token = :lease_token\n"
+        "    AND p.lease_generation = :lease_generation FOR",
+        "    FOR", _frozen("postgres", "leases"),
+    ),
+    Guard(
+        "frozen-lease-release", "SQLite", FREED, f"{SQLITE}/{LEASES}", processes.RELEASE,
+        "\n  AND p.lease_owner = :lease_owner AND p.lease_token = :lease_token\n"
+        "  AND p.lease_generation = :lease_generation -- guard: lease",
+        "", _frozen("sqlite", "leases"),
+    ),
+    Guard(
+        "frozen-lease-release", "PostgreSQL", FREED, f"{POSTGRES}/{LEASES}", processes.RELEASE,
+        "\n  AND p.lease_owner = :lease_owner AND p.lease_token = :lease_token\n"
+        "  AND p.lease_generation = :lease_generation -- guard: lease",
+        "", _frozen("postgres", "leases"),
     ),
 )  # fmt: skip

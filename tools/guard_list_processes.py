@@ -21,15 +21,20 @@ def _laws(dialect: str, *places: str) -> tuple[str, ...]:
 
 
 def _lite(name: str, without: str, inside: str, old: str, new: str, *laws: str) -> Guard:
-    path = f"{SQLITE}/processes.sql"
+    tests = _laws("SQLite", *laws)
     return Guard(
-        f"process-{name}", "SQLite", without, path, inside, old, new, _laws("SQLite", *laws)
+        f"process-{name}", "SQLite", without, _file(SQLITE, inside), inside, old, new, tests
     )
+
+
+def _file(folder: str, inside: str) -> str:
+    leases = inside in (CLAIM, RENEW, RELEASE, GRANT, TRANSFER)
+    return f"{folder}/processes_leases.sql" if leases else f"{folder}/processes.sql"
 
 
 def _path(inside: str) -> str:
     made = inside in (FUNCTION, PLACES)
-    return f"{POSTGRES}/migrations/0003_processes.sql" if made else f"{POSTGRES}/processes.sql"
+    return f"{POSTGRES}/migrations/0003_processes.sql" if made else _file(POSTGRES, inside)
 
 
 def _post(name: str, without: str, inside: str, old: str, new: str, *laws: str) -> Guard:
@@ -114,7 +119,8 @@ PROCESS_GUARDS = (
     _lite("claim-bound", BOUND, CLAIM,
           "ELSE p.recovery <> 'owner-bound' OR p.started_at_ms IS NULL END -- guard: recovery",
           "ELSE 1 END", "leases 201"),
-    _lite("claim-external", OUTSIDE, CLAIM, "AND p.recovery <> 'external'\n", "\n", "leases 201"),
+    _lite("claim-external", OUTSIDE, CLAIM, "AND p.recovery IN ('rerunnable', 'owner-bound')\n",
+          "\n", "leases 201"),
     _lite("claim-ended", OVER, CLAIM, "AND p.state = 'running' AND", "AND", "leases 200"),
     _lite("renew-expiry", RENEWED, RENEW, "AND p.lease_expires_at_ms > :now -- guard: lease", "",
           "leases 197"),
@@ -164,8 +170,9 @@ PROCESS_GUARDS = (
     _post("claim-bound", BOUND, CLAIM,
           "ELSE t.recovery <> 'owner-bound' OR t.started_at_ms IS NULL END -- guard: recovery",
           "ELSE true END", "leases 201"),
-    _post("claim-external", OUTSIDE, CLAIM, "AND t.recovery <> 'external'\n", "\n", "leases 201"),
-    _post("claim-ended", OVER, CLAIM, "AND t.state = 'running' AND", "AND", "leases 200"),
+    _post("claim-external", OUTSIDE, CLAIM, "AND t.recovery IN ('rerunnable', 'owner-bound')\n",
+          "\n", "leases 201"),
+    _post("claim-ended", OVER, CLAIM, "AND t.state = 'running'\n", "\n", "leases 200"),
     _post("renew-expiry", RENEWED, RENEW, "AND t.lease_expires_at_ms > t.now", "", "leases 197"),
     _post("release-token", STALE, RELEASE, "AND p.lease_token = :lease_token\n", "\n",
           "leases 199"),

@@ -41,8 +41,12 @@ CANCEL, EXTERNAL = "process.cancel-requested", "process.external"
 CHILD_ENDED, ABANDONED = "process.child-ended", "process.abandoned"
 CORE = {STARTED, WAITING, RESUMED, CANCEL, EXTERNAL, CHILD_ENDED, ABANDONED, *ENDS}
 END_KEY = "process.end"
+# Before the key of an event that was sent without one.
+ONCE = f"{RESERVED}once:"
 # An event whose type made nothing of it: no end, no output, no wake.
 NOTHING = (None, None, None)
+
+AUTHORITIES: tuple[Authority, ...] = get_args(Authority)
 
 Means = Literal["nothing", "ends", "waits", "resumes", "cancels", "external"]
 
@@ -181,6 +185,14 @@ def plan_event(
         target = event.wake
     plan = _judged(process, kind, key, payload, target, limits)
     return _authorised(replace(plan, named=event.wake is not None), lease, authority)
+
+
+def named_once(plan: EventPlan, fresh: str) -> EventPlan:
+    """An event without a key gets one of its own, which nobody sees: when the store has to try
+    again because an answer was lost, it finds what the first try has appended."""
+    if plan.key is not None or plan.means != "nothing":
+        return plan
+    return replace(plan, key=f"{ONCE}{fresh}")
 
 
 def plan_end(
@@ -380,19 +392,27 @@ def appended_of(tenant: str, row: Sequence[Any]) -> Appended:
     if event.wake is not None:
         gone: WakeOutcome = "no-target" if row[12] is None else "target-gone"
         outcome = "enqueued" if event.work is not None else gone
-    return Appended(event=event, replayed=not row[0], ordinal=row[4], wake=outcome)
+    # An event that was sent without a key is there because of this call, whichever try it was.
+    once = row[5] is not None and row[5].startswith(ONCE)
+    return Appended(event=event, replayed=not (row[0] or once), ordinal=row[4], wake=outcome)
 
 
 def event_of(tenant: str, row: Sequence[Any]) -> Event:
     """A row of a log, verified."""
     (
-        process, seq, type, _ordinal, key, payload, ends, output, wake, digest, authority,
+        process, seq, type, ordinal, key, payload, ends, output, wake, digest, authority,
         wake_session, wake_frame, work, at_ms, acked_at_ms,
     ) = row  # fmt: skip
     body = bytes(payload)
     made = None if output is None else bytes(output)
     text = None if wake is None else bytes(wake)
     check_digest(tenant, process, (type, key, body, ends, made, text), digest)
+    if not 1 <= ordinal <= seq or (authority in AUTHORITIES) is not (ends is not None):
+        raise Corrupt(
+            table="process_event",
+            key=f"{process}/{type}",
+            reason="its place or its authority is none that there is",
+        )
     return Event(
         process=process,
         sequence=seq,

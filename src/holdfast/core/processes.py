@@ -40,6 +40,7 @@ from holdfast.contract.processes import (
 )
 from holdfast.contract.records import Holder
 from holdfast.core.events import (
+    AUTHORITIES,
     EXTERNAL,
     NOTHING,
     WAITING,
@@ -51,6 +52,9 @@ from holdfast.core.payloads import check_id
 
 VERSION = 1
 STATES: tuple[ProcessState, ...] = get_args(ProcessState)
+RECOVERIES: tuple[Recovery, ...] = get_args(Recovery)
+# The columns by which processes are found and judged.
+COLUMNS = ("kind", "definition", "recovery", "origin_session", "parent", "wake_session")
 # Where a listing begins: before every id.
 FIRST = ""
 
@@ -116,6 +120,18 @@ def registration_of(tenant: str, process: str, identity: bytes, kept: bytes) -> 
     return decode_registration(kept)
 
 
+def columns_of(kept: Registration) -> tuple[str | None, ...]:
+    """What was registered, as the columns by which processes are found and judged."""
+    return (
+        kept.kind,
+        kept.definition,
+        kept.recovery,
+        kept.origin.session if kept.origin is not None else None,
+        kept.parent,
+        kept.wake.session if kept.wake is not None else None,
+    )
+
+
 def registered_process(
     process: str, kept: Registration, identity: bytes, created_at_ms: int
 ) -> Process:
@@ -143,25 +159,33 @@ def process_of(tenant: str, row: Sequence[Any]) -> Process:
     (
         process, registration, identity, created_at_ms, state, last_event, updated_at_ms, end_type,
         end_key, end_payload, ends, output, end_wake, end_digest, authority, wait, wait_digest,
-        external, external_digest, started_at_ms, cancel_at_ms, wake_gone,
+        external, external_digest, started_at_ms, cancel_at_ms, wake_gone, kind, definition,
+        recovery, origin_session, parent, wake_session, wait_event, external_event,
     ) = row  # fmt: skip
     kept = registration_of(tenant, process, bytes(identity), bytes(registration))
+    columns = (kind, definition, recovery, origin_session, parent, wake_session)
     reason = ""
-    if state not in STATES or last_event < 0:
+    if columns != columns_of(kept):
+        reason = "its columns are not what was registered"
+    elif state not in STATES or last_event < 0:
         reason = "its state or its counter is none that there is"
-    elif ends != (None if state == "running" else state):
+    elif ends != (None if state == "running" else state) or (ends is None) != (end_type is None):
         reason = "its state is not that of the event that ended it"
+    elif (authority in AUTHORITIES) is not (ends is not None):
+        reason = "nobody was allowed to end it like this"
     if reason:
         raise Corrupt(table="process", key=process, reason=reason)
     if end_type is not None:
         woke = None if end_wake is None else bytes(end_wake)
-        parts = (end_type, end_key, bytes(end_payload), ends, bytes(output), woke)
-        check_digest(tenant, process, parts, end_digest)
-    if wait is not None:
-        check_digest(tenant, process, (WAITING, None, bytes(wait), *NOTHING), wait_digest)
-    if external is not None:
-        named = (EXTERNAL, EXTERNAL, bytes(external), *NOTHING)
-        check_digest(tenant, process, named, external_digest)
+        said = (end_type, end_key, bytes(end_payload), ends, bytes(output), woke)
+        check_digest(tenant, process, said, end_digest)
+    # Where the event that is pointed at is not there, nothing has the digest.
+    if wait_event is not None:
+        waits = (WAITING, None, bytes(wait or b""), *NOTHING)
+        check_digest(tenant, process, waits, wait_digest or b"")
+    if external_event is not None:
+        named = (EXTERNAL, EXTERNAL, bytes(external or b""), *NOTHING)
+        check_digest(tenant, process, named, external_digest or b"")
     return msgspec.structs.replace(
         registered_process(process, kept, bytes(identity), created_at_ms),
         wake=None if wake_gone else kept.wake,
@@ -226,17 +250,49 @@ class AppendFacts(ProcessFacts):
     lost: bool
     last_event: int
     parent_last: int | None
+    log_last: int | None
+    old_type: str | None
+    old_payload: bytes | None
+    old_ends: str | None
+    old_output: bytes | None
+    old_wake: bytes | None
+    old_digest: bytes | None
+
+    def check_old(self, tenant: str, process: str, key: str | None) -> None:
+        """Raise when the event that has the key is damaged: that is no conflict of the caller."""
+        made = (self.old_ends, _bytes(self.old_output), _bytes(self.old_wake))
+        parts = (self.old_type, key, _bytes(self.old_payload), *made)
+        check_digest(tenant, process, parts, self.old_digest or b"")
 
 
-def explain_append(plan: EventPlan) -> Callable[[AppendFacts], None]:
+def _bytes(value: bytes | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def check_row(
+    process: str, state: str, recovery: str, last_event: int | None, log_last: int | None
+) -> None:
+    """Raise when a process that was refused something cannot be as it is stored."""
+    reason = ""
+    if state not in STATES or recovery not in RECOVERIES:
+        reason = "its state or its recovery is none that there is"
+    elif (last_event or 0) < (log_last or 0):
+        reason = "its counter is behind its log"
+    if reason:
+        raise Corrupt(table="process", key=process, reason=reason)
+
+
+def explain_append(tenant: str, plan: EventPlan) -> Callable[[AppendFacts], None]:
     """An append that was refused; nothing is said when another moment may allow it."""
 
     def judge(facts: AppendFacts) -> None:
         facts.require(plan.process)
+        check_row(plan.process, facts.state, facts.recovery, facts.last_event, facts.log_last)
         ended = facts.state != "running"
         if facts.same:
             return  # A rival appended it since: asked again, it is answered.
         if facts.clash:
+            facts.check_old(tenant, plan.process, plan.key)
             if plan.ends is not None and ended:
                 raise ProcessEnded(process=plan.process, state=facts.state)
             raise EventConflict(process=plan.process, key=plan.key or "")
@@ -281,6 +337,7 @@ class LeaseFacts(ProcessFacts):
     generation: int | None
     expires_at_ms: int | None
     last_event: int | None
+    log_last: int | None
 
 
 def explain_claim_lease(process: str, owner: str) -> Callable[[LeaseFacts], None]:
@@ -288,6 +345,7 @@ def explain_claim_lease(process: str, owner: str) -> Callable[[LeaseFacts], None
 
     def judge(facts: LeaseFacts) -> None:
         facts.require(process)
+        check_row(process, facts.state, facts.recovery, facts.last_event, facts.log_last)
         if facts.state != "running":
             raise ProcessEnded(process=process, state=facts.state)
         if facts.recovery == "external":

@@ -36,10 +36,12 @@ from holdfast.core.events import (
 )
 from holdfast.core.payloads import check_id, check_text, encode
 from holdfast.core.processes import (
+    COLUMNS,
     VERSION,
     Declared,
     ProcessFacts,
     Registration,
+    columns_of,
     declared_of,
     decode_registration,
     encode_registration,
@@ -87,12 +89,7 @@ def plan_register(new: NewProcess, *, tenant: str, fresh: str, limits: Limits) -
     params = {
         "tenant": tenant,
         "process": process,
-        "kind": kept.kind,
-        "definition": kept.definition,
-        "recovery": kept.recovery,
-        "origin_session": kept.origin.session if kept.origin is not None else None,
-        "parent": kept.parent,
-        "wake_session": kept.wake.session if kept.wake is not None else None,
+        **dict(zip(COLUMNS, columns_of(kept), strict=True)),
         "registration": registration,
         "identity": identity,
         "grants": _checked_grants(new, limits),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -23,18 +23,17 @@ from holdfast.contract.errors import (
     SubscriptionUnknown,
     TooLarge,
 )
-from holdfast.contract.limits import MAX_INT, Limits
+from holdfast.contract.limits import Limits
 from holdfast.contract.processes import NewProcess, Scope
 from holdfast.contract.records import Json
 from holdfast.contract.triggers import (
+    DeliveryState,
     NewOccurrence,
     NewSubscription,
     Occurrence,
-    OccurrenceFilter,
     ProcessTemplate,
     Subscribed,
     Subscription,
-    SubscriptionFilter,
     TriggerDelivery,
 )
 from holdfast.core.events import check_scope
@@ -44,6 +43,8 @@ from holdfast.core.schemas import check_schema, offence
 from holdfast.core.selectors import PointsAtNothing, select
 
 VERSION = 1
+# How much of what is kept of an intent proves the rest.
+INTENT_SEAL = 8
 Row = Sequence[Any]
 
 
@@ -58,6 +59,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     process: ProcessTemplate
 
 
+DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
 # The columns of a process beside its id, in the order of its rows.
 _PROCESS = (
     "kind", "definition", "recovery", "origin_session", "wake_session", "registration", "identity",
@@ -197,10 +199,17 @@ def _change(
         "key": key,
         "expected": expected,
         "operation": operation,
-        "intent": _seal(verb, *own, expected, registered["enabled"], definition),
+        "intent": _sealed_intent(
+            tenant, operation, _seal(verb, *own, expected, registered["enabled"], definition)
+        ),
         "digest": None if definition is None else _seal(*own, definition),
     }
     return ChangePlan(owner, key, expected, operation, params)
+
+
+def _sealed_intent(tenant: str, operation: str | None, intent: bytes) -> bytes:
+    """An intent with what proves that it is the one that was stored for this operation."""
+    return intent + _seal(tenant, operation, intent)[:INTENT_SEAL]
 
 
 def _check_template(template: ProcessTemplate, tenant: str, limits: Limits) -> None:
@@ -271,6 +280,10 @@ def subscription_of(tenant: str, row: Row) -> Subscription:
     own = (session, frame, key)
     kept = _definition_of(tenant, own, bytes(definition), bytes(digest))
     _require_columns(own, kept, name, source_type, source_key)
+    if incarnation < 1 or revision < 1:
+        raise Corrupt(
+            table="trigger_subscription", key="/".join(own), reason="a counter is less than one"
+        )
     return Subscription(
         subscription=subscription,
         owner=_owner_of(session, frame),
@@ -316,8 +329,16 @@ def explain_change(plan: ChangePlan) -> Callable[[ChangeFacts], None]:
         if registers and facts.gone:
             raise SessionDeleted(session=plan.params["owner_session"])
         if facts.intent is not None:
-            if bytes(facts.intent) == plan.params["intent"]:
+            stored = bytes(facts.intent)
+            if stored == plan.params["intent"]:
                 return
+            of = plan.params["tenant"], plan.operation, stored[:-INTENT_SEAL]
+            if stored != _sealed_intent(*of):
+                raise Corrupt(
+                    table="trigger_receipt",
+                    key=plan.operation or "",
+                    reason="its intent is not the one that was stored",
+                )
             raise OperationConflict(operation=plan.operation or "")
         if not registers and (not facts.known or facts.deleted):
             raise SubscriptionUnknown(owner=owner, key=plan.key)
@@ -399,6 +420,14 @@ def same_occurrence(plan: dict[str, Any], row: Row) -> Occurrence:
 def delivery_of(row: Row) -> TriggerDelivery:
     """A row of deliveries."""
     occurrence, session, frame, key, subscription, process, state, reason, at_ms = row
+    wrong = ""
+    if state not in DELIVERY_STATES or (reason is None) is (state == "rejected"):
+        wrong = "its state is none that there is, or has no reason"
+    elif process != process_id(occurrence, subscription):
+        wrong = "its process is not that of its occurrence and its subscription"
+    if wrong:
+        named = "/".join((occurrence, session, frame, key))
+        raise Corrupt(table="trigger_delivery", key=named, reason=wrong)
     return TriggerDelivery(
         occurrence=occurrence,
         subscription=subscription,
@@ -526,61 +555,3 @@ def _input(kept: Definition, payload: bytes, value: Any) -> bytes:
         except PointsAtNothing as nothing:
             raise _Rejected(f"input {name!r}: {nothing.at!r} points at nothing") from None
     return _json(taken)
-
-
-# --- finding them
-
-
-def check_filter(which: SubscriptionFilter | None) -> dict[str, Any]:
-    """What a listing of subscriptions asks for, as parameters."""
-    which = SubscriptionFilter() if which is None else which
-    if which.enabled not in (None, True, False):
-        raise Invalid(field="which.enabled", reason="it is True, False, or left out")
-    named = {
-        name: None if value is None else check_id(f"which.{name}", value)
-        for name, value in (
-            ("session", which.session),
-            ("source_type", which.source_type),
-            ("source_key", which.source_key),
-        )
-    }
-    if which.name is not None:
-        check_text("which.name", which.name, MAX_INT)
-    return {**named, "name": which.name, "enabled": which.enabled}
-
-
-def check_sources(which: OccurrenceFilter | None) -> dict[str, Any]:
-    """What a listing of occurrences asks for, as parameters."""
-    which = OccurrenceFilter() if which is None else which
-    return {
-        name: None if value is None else check_id(f"which.{name}", value)
-        for name, value in (("source_type", which.source_type), ("source_key", which.source_key))
-    }
-
-
-def check_place(after: str | None, parts: int) -> tuple[str, ...]:
-    """The cursor of a listing: ids, of which the owner's may be empty, with spaces between."""
-    if after is None:
-        return ("",) * parts
-    found = tuple(after.split(" "))
-    if len(found) != parts:
-        raise Invalid(field="after", reason="this is not a cursor of this listing")
-    for part in found:
-        if part:
-            check_id("after", part)
-    return found
-
-
-def place_of(*parts: str) -> str:
-    """The cursor that goes on behind a row."""
-    return " ".join(parts)
-
-
-def check_moment(after: str | None) -> tuple[int, str]:
-    """The cursor of a listing in the order of time."""
-    if after is None:
-        return -MAX_INT - 1, ""
-    at_ms, dot, occurrence = after.partition(".")
-    if not (dot and at_ms.isascii() and at_ms.isdigit() and int(at_ms) <= MAX_INT):
-        raise Invalid(field="after", reason="this is not a cursor of this listing")
-    return int(at_ms), check_id("after", occurrence)

@@ -24,7 +24,8 @@ from holdfast.contract.errors import (
     Invalid,
     NotSupported,
     OutcomeUnknown,
-    StoreReadOnly,
+    Refused,
+    Superseded,
     Unavailable,
     WrongLoop,
     WrongProcess,
@@ -231,8 +232,8 @@ class PostgresEngine:
                 if gives_up or attempt >= ATTEMPTS or self._loop.time() > until:
                     raise unknown or translated(failed, failed.operation, "") from failed
                 await self._pause(failed, attempt)
-            except (Unavailable, StoreReadOnly) as refusal:
-                # An earlier attempt may have been done, whatever was said to this one.
+            except (Refused, Superseded, Unavailable) as refusal:
+                # An earlier attempt may have been done, and may be what this one was refused for.
                 if unknown is not None:
                     raise unknown from refusal
                 raise

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 
-from holdfast.contract.errors import ProcessPruned, ProcessUnknown, Refused, StoreBusy
+from holdfast.contract.errors import (
+    Corrupt,
+    ProcessConflict,
+    ProcessPruned,
+    ProcessUnknown,
+    Refused,
+    StoreBusy,
+)
 from holdfast.contract.processes import (
     Appended,
     Change,
@@ -28,6 +36,8 @@ Row = tuple[Any, ...]
 Plan = Callable[[Declared], EventPlan]
 # How many processes a handle remembers what they have declared of.
 REMEMBERED = 10_000
+# Where the rows of a log have the number of an event, and its number among those of its type.
+SEQUENCE, ORDINAL = 1, 3
 
 
 def _row(*row: Any) -> Row:
@@ -58,7 +68,12 @@ def register(plan: ProcessPlan) -> Op[Registered]:
     """Register a process; one that is there already is answered as it is now."""
     tenant = plan.params["tenant"]
     for _ in range(ASK_AGAIN):
-        done = yield from guarded(REGISTER, explain_register(plan), plan.params)
+        try:
+            done = yield from guarded(REGISTER, explain_register(plan), plan.params)
+        except ProcessConflict:
+            # A damaged registration is no conflict of the caller.
+            yield from declared(tenant, plan.process)
+            raise
         if not isinstance(done, bool):
             made = processes.registered_process(
                 plan.process, plan.kept, plan.declared.identity, done[0]
@@ -120,7 +135,7 @@ def append(tenant: str, process: str, known: dict[str, Declared], plan: Plan, wo
                 known.clear()
             found = known[process] = yield from declared(tenant, process)
         try:
-            event = plan(found)
+            event = events.named_once(plan(found), work)
         except Refused:
             if remembered is None:
                 raise
@@ -135,7 +150,7 @@ def append(tenant: str, process: str, known: dict[str, Declared], plan: Plan, wo
         if facts.known and not facts.pruned and not facts.identity_ok:
             known.pop(process, None)
             continue
-        processes.explain_append(event)(facts)
+        processes.explain_append(tenant, event)(facts)
     raise StoreBusy(reason=f"processes.append met rivals {ASK_AGAIN} times in a row")
 
 
@@ -167,20 +182,34 @@ def require(tenant: str, process: str) -> Op[None]:
         raise ProcessPruned(process=process)
 
 
-def _log_page(tenant: str, process: str, rows: list[Row], limit: int) -> Op[Page[Event]]:
+def _log_page(
+    tenant: str, process: str, rows: list[Row], limit: int, counted: int = SEQUENCE
+) -> Op[Page[Event]]:
+    """A page of rows of a log, of which one column counts up by one."""
     if not rows:
         yield from require(tenant, process)
+    for earlier, later in pairwise(rows):
+        if counted and later[counted] != earlier[counted] + 1:
+            raise _missing(process, earlier[SEQUENCE] + 1)
     shown = tuple(events.event_of(tenant, row) for row in rows[:limit])
     return Page(items=shown, next=str(shown[-1].sequence) if len(rows) > limit else None)
+
+
+def _missing(process: str, sequence: int) -> Corrupt:
+    return Corrupt(
+        table="process_event", key=f"{process}/{sequence}", reason="the log is not dense here"
+    )
 
 
 def log(tenant: str, process: str, type: str | None, after: int, limit: int) -> Op[Page[Event]]:
     """A page of the log."""
     params = {"tenant": tenant, "process": process, "after": after, "limit": limit + 1}
-    if type is None:
-        rows = yield from call(LOG, **params)
-    else:
+    if type is not None:
         rows = yield from call(LOG_OF_TYPE, **params, type=type)
+        return (yield from _log_page(tenant, process, rows, limit, ORDINAL))
+    rows = yield from call(LOG, **params)
+    if rows and rows[0][SEQUENCE] != after + 1:
+        raise _missing(process, after + 1)
     return (yield from _log_page(tenant, process, rows, limit))
 
 
@@ -204,7 +233,7 @@ def count(tenant: str, process: str, type: str, through: int) -> Op[int]:
 def wakes(tenant: str, process: str, after: int, limit: int) -> Op[Page[Event]]:
     """A page of the events whose wakes were not seen to."""
     rows = yield from call(WAKES, tenant=tenant, process=process, after=after, limit=limit + 1)
-    return (yield from _log_page(tenant, process, rows, limit))
+    return (yield from _log_page(tenant, process, rows, limit, counted=0))
 
 
 def ack(tenant: str, process: str, sequence: int) -> Op[bool]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.contract.errors import OccurrenceUnknown, StoreBusy
+from holdfast.contract.errors import Corrupt, OccurrenceUnknown, StoreBusy, SubscriptionMoved
 from holdfast.contract.limits import MAX_INT, Limits
 from holdfast.contract.records import Page
 from holdfast.contract.triggers import (
@@ -22,7 +22,7 @@ from holdfast.contract.triggers import (
     Subscription,
     TriggerDelivery,
 )
-from holdfast.core import triggers
+from holdfast.core import trigger_places, triggers
 from holdfast.core.triggers import ChangePlan
 from holdfast.ops.op import ASK_AGAIN, Op, Step, Stmt, call, guarded, one
 
@@ -59,9 +59,22 @@ PRUNE = Stmt("triggers.prune", _row, str)
 
 def change(tenant: str, plan: ChangePlan) -> Op[Subscribed]:
     """Register, enable, disable or delete a subscription."""
-    row = yield from guarded(CHANGE, triggers.explain_change(plan), plan.params)
-    assert row is not None
-    return triggers.subscribed_of(tenant, row)
+    own = (plan.params["owner_session"], plan.params["owner_frame"])
+    try:
+        row = yield from guarded(CHANGE, triggers.explain_change(plan), plan.params)
+        assert row is not None
+        return triggers.subscribed_of(tenant, row)
+    except SubscriptionMoved:
+        # A damaged subscription is no conflict of the caller.
+        yield from get(tenant, own, plan.key)
+        raise
+    except Corrupt as damage:
+        # What is damaged is the receipt, when the subscription is not.
+        if plan.operation is None or damage.table == "trigger_receipt":
+            raise
+        yield from get(tenant, own, plan.key)
+        reason = f"the answer that it keeps is damaged: {damage.reason}"
+        raise Corrupt(table="trigger_receipt", key=plan.operation, reason=reason) from damage
 
 
 def get(tenant: str, owner: tuple[str, str], key: str) -> Op[Subscription | None]:
@@ -89,7 +102,7 @@ def list_page(
         limit=limit + 1,
     )
     shown = tuple(triggers.subscription_of(tenant, row) for row in rows[:limit])
-    more = triggers.place_of(*rows[limit - 1][:3]) if len(rows) > limit else None
+    more = trigger_places.place_of(*rows[limit - 1][:3]) if len(rows) > limit else None
     return Page(items=shown, next=more)
 
 
@@ -132,6 +145,8 @@ def ingest(plan: dict[str, Any], limits: Limits) -> Op[Ingested]:
                 occurrence=triggers.planned_occurrence(plan, at_ms),
                 deliveries=triggers.ordered([row[1:] for row in answer.rows]),
             )
+    # An occurrence that has this id and not this key is damaged, and says so when it is read.
+    yield from get_occurrence(tenant, occurrence)
     raise StoreBusy(reason=f"the source has changed {ASK_AGAIN} times in a row")
 
 
@@ -196,7 +211,7 @@ def start(tenant: str, occurrence: str, limits: Limits) -> Op[tuple[TriggerDeliv
 # --- reading
 
 
-def occurrence(tenant: str, occurrence: str) -> Op[Occurrence | None]:
+def get_occurrence(tenant: str, occurrence: str) -> Op[Occurrence | None]:
     """An occurrence."""
     row = yield from one(OCCURRENCE, tenant=tenant, occurrence=occurrence)
     return None if row is None else triggers.occurrence_of(tenant, row)
@@ -243,7 +258,7 @@ def deliveries(
     if not rows and (yield from one(OCCURRENCE, tenant=tenant, occurrence=occurrence)) is None:
         raise OccurrenceUnknown(occurrence=occurrence)
     shown = tuple(triggers.delivery_of(row) for row in rows[:limit])
-    more = triggers.place_of(*rows[limit - 1][1:5]) if len(rows) > limit else None
+    more = trigger_places.place_of(*rows[limit - 1][1:5]) if len(rows) > limit else None
     return Page(items=shown, next=more)
 
 
@@ -260,7 +275,7 @@ def reserved(tenant: str, after: tuple[str, ...], limit: int) -> Op[Page[Trigger
         limit=limit + 1,
     )
     shown = tuple(triggers.delivery_of(row) for row in rows[:limit])
-    more = triggers.place_of(*rows[limit - 1][:5]) if len(rows) > limit else None
+    more = trigger_places.place_of(*rows[limit - 1][:5]) if len(rows) > limit else None
     return Page(items=shown, next=more)
 
 

@@ -19,11 +19,13 @@ from holdfast.contract.triggers import (
 )
 from holdfast.core import topics
 from holdfast.core.payloads import check_id, check_int
-from holdfast.core.triggers import (
+from holdfast.core.trigger_places import (
     check_filter,
     check_moment,
     check_place,
     check_sources,
+)
+from holdfast.core.triggers import (
     owner_row,
     plan_change,
     plan_occurrence,
@@ -171,7 +173,7 @@ class BlockingTriggers:
     def occurrence(self, occurrence: str) -> Occurrence | None:
         """An occurrence by its id."""
         check_id("occurrence", occurrence)
-        return self._view.engine.read(triggers.occurrence, self._view.tenant, occurrence)
+        return self._view.engine.read(triggers.get_occurrence, self._view.tenant, occurrence)
 
     def occurrences(
         self, *, which: OccurrenceFilter | None = None, after: str | None = None, limit: int = 100

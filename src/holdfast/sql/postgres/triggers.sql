@@ -107,7 +107,9 @@ ON CONFLICT DO NOTHING RETURNING at_ms
 -- step: refused
 SELECT
   o.occurrence, o.source_type, o.source_key, o.key, o.payload, o.source, o.digest, o.at_ms
-FROM (SELECT 1) one LEFT JOIN {schema}.trigger_occurrence o ON o.tenant = :tenant AND o.key = :key
+FROM (SELECT 1) one LEFT JOIN {schema}.trigger_occurrence o ON o.tenant = :tenant
+  AND o.occurrence = coalesce((SELECT k.occurrence FROM {schema}.trigger_occurrence k
+    WHERE k.tenant = :tenant AND k.key = :key), :occurrence)
 
 -- name: triggers.match
 -- What an ingest is decided by: the occurrence if it is there already, else the version of its

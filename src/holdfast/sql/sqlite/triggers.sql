@@ -175,6 +175,8 @@ ORDER BY s.owner_session, s.owner_frame, s.key LIMIT :limit
 -- step: guard
 SELECT :now AS at_ms WHERE NOT EXISTS (
   SELECT 1 FROM trigger_occurrence o WHERE o.tenant = :tenant AND o.key = :key)
+  AND NOT EXISTS (SELECT 1 FROM trigger_occurrence o WHERE o.tenant = :tenant
+    AND o.occurrence = :occurrence)
 -- step: plain
 INSERT INTO trigger_occurrence (tenant, occurrence, source_type, source_key, key, payload, source,
   digest, at_ms)
@@ -182,7 +184,9 @@ VALUES (:tenant, :occurrence, :source_type, :source_key, :key, :payload, :source
 -- step: refused
 SELECT
   o.occurrence, o.source_type, o.source_key, o.key, o.payload, o.source, o.digest, o.at_ms
-FROM (SELECT 1) LEFT JOIN trigger_occurrence o ON o.tenant = :tenant AND o.key = :key
+FROM (SELECT 1) LEFT JOIN trigger_occurrence o ON o.tenant = :tenant
+  AND o.occurrence = coalesce((SELECT k.occurrence FROM trigger_occurrence k
+    WHERE k.tenant = :tenant AND k.key = :key), :occurrence)
 
 -- name: triggers.match
 -- What an ingest is decided by: the occurrence if it is there already, else the version of its
@@ -264,6 +268,8 @@ ORDER BY d.owner_session, d.owner_frame, d.key, d.subscription LIMIT :limit
 -- step: guard
 SELECT :now AS occurred_at_ms
 WHERE NOT EXISTS (SELECT 1 FROM trigger_occurrence o WHERE o.tenant = :tenant AND o.key = :key)
+  AND NOT EXISTS (SELECT 1 FROM trigger_occurrence o WHERE o.tenant = :tenant
+    AND o.occurrence = :occurrence)
   AND coalesce((SELECT t.version FROM trigger_source t WHERE t.tenant = :tenant
     AND t.source_type = :source_type AND t.source_key = :source_key), 0) = :version
 -- step: plain
