@@ -333,6 +333,13 @@ SEQUENCES: dict[str, list[tuple[Call, str]]] = {
         (_TICK, "schedules.tick: nothing"),
         (_timed("skipped"), "schedules.skipped: some"),
     ],
+    "a tick that decides one schedule asks for another because of the next one": [
+        (_plan(missed="skip"), "schedules.register: created"),
+        (_plan(schedule="c1", missed="one"), "schedules.register: created"),
+        (Call(0, "schedules.tick", {"limit": 1}), "schedules.tick: skipped and more"),
+        (Call(0, "schedules.tick", {"limit": 1}), "schedules.tick: fired and skipped"),
+        (_TICK, "schedules.tick: nothing"),
+    ],
     "a schedule that is behind does not make another one late": [
         (_plan(cap=100, missed="all"), "schedules.register: created"),
         (_plan(schedule="c1"), "schedules.register: created"),
