@@ -30,7 +30,7 @@ from holdfast.stores_blocking import BlockingStore
 from holdfast.testing.machine import WANTED, seeded_run, store_machine
 from holdfast.testing.machine_calls import HOUR_MS, Call
 from holdfast.testing.machine_process_calls import Ahead, Near, Proc
-from holdfast.testing.machine_schedule_calls import DAY_MS, first_schedule, listener
+from holdfast.testing.machine_schedule_calls import DAY_MS, Hence, first_schedule, listener
 from holdfast.testing.machine_schedule_world import LONG_AGO_MS
 from holdfast.testing.machine_trigger_calls import Happened, first_rule
 from holdfast.testing.machine_world import Minter, Ticker, World
@@ -334,11 +334,25 @@ SEQUENCES: dict[str, list[tuple[Call, str]]] = {
         (_timed("skipped"), "schedules.skipped: some"),
     ],
     "a tick that decides one schedule asks for another because of the next one": [
-        (_plan(missed="skip"), "schedules.register: created"),
-        (_plan(schedule="c1", missed="one"), "schedules.register: created"),
+        (_plan(missed="skip", grace_ms=0), "schedules.register: created"),
+        (_plan(schedule="c1", missed="one", grace_ms=0), "schedules.register: created"),
         (Call(0, "schedules.tick", {"limit": 1}), "schedules.tick: skipped and more"),
         (Call(0, "schedules.tick", {"limit": 1}), "schedules.tick: fired and skipped"),
         (_TICK, "schedules.tick: nothing"),
+    ],
+    "what only skips counts too, and does not change when a schedule has fired last": [
+        (_plan(), "schedules.register: created"),
+        (_TICK, "schedules.tick: fired and skipped"),
+        (_plan(missed="skip", grace_ms=0, expected=1), "schedules.register: changed True"),
+        (_plan(schedule="c1"), "schedules.register: created"),
+        (_LEAP, "leap"),
+        (
+            _plan(schedule="c2", start_ms=Hence(-3 * HOUR_MS), cap=100),
+            "schedules.register: created",
+        ),
+        (Call(0, "schedules.tick", {"limit": 3}), "schedules.tick: fired and skipped and more"),
+        (_timed("get"), "schedules.get: answer"),
+        (_TICK, "schedules.tick: fired"),
     ],
     "a schedule that is behind does not make another one late": [
         (_plan(cap=100, missed="all"), "schedules.register: created"),
