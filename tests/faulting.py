@@ -32,7 +32,15 @@ Prepare = Callable[[Store, Kept], Awaitable[None]]
 Act = Callable[[Store, Kept], Awaitable[Any]]
 
 # What cannot be equal in two runs: times, secrets, and what is made of the tenant.
-UNEQUAL = {"active_minute", "day", "identity", "keep_until_ms", "lane_token", "tenant"}
+UNEQUAL = {
+    "active_minute",
+    "day",
+    "decided_ms",
+    "identity",
+    "keep_until_ms",
+    "lane_token",
+    "tenant",
+}
 MADE = re.compile(r"made-\d+")
 
 

@@ -6,12 +6,8 @@ model here: what may come out of a round is said by the race itself.
 
 from __future__ import annotations
 
-import os
-import threading
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, count
 from typing import Any
 
@@ -20,7 +16,6 @@ import pytest
 import holdfast
 from holdfast import (
     BlockingStore,
-    HoldfastError,
     Ingested,
     NewGrant,
     NewOccurrence,
@@ -37,11 +32,7 @@ from holdfast import (
     TriggerDelivery,
 )
 from holdfast.testing.postgres_server import PostgresServer
-
-ROUNDS = int(os.environ.get("HOLDFAST_ROUNDS", "100"))
-CALLERS = 4
-Call = Callable[[BlockingStore], Any]
-Check = Callable[[BlockingStore, Sequence[Any]], None]
+from tests.racing import CALLERS, Call, Callers, Check, Race, callers_on, troubles
 
 
 def subscribe(source: str, key: str, **more: Any) -> NewSubscription:
@@ -409,34 +400,6 @@ RACES = [
     moves,
     prune_against_reservation,
 ]
-Race = Callable[[BlockingStore, str], tuple[list[Call], Check]]
-
-
-class Callers:
-    """Four threads with a store each, and one that sets up and looks."""
-
-    def __init__(self, stores: list[BlockingStore], pool: ThreadPoolExecutor) -> None:
-        self._stores = stores
-        self._pool = pool
-        self._barrier = threading.Barrier(CALLERS)
-
-    def _ask(self, nth: int, call: Call) -> Any:
-        self._barrier.wait()
-        try:
-            return call(self._stores[nth])
-        except HoldfastError as refusal:
-            return refusal
-
-    def run(self, race: Race) -> None:
-        home = self._stores[-1]
-        for _ in range(ROUNDS):
-            calls, check = race(home, f"r{uuid.uuid4().hex}")
-            asked = [self._pool.submit(self._ask, nth, call) for nth, call in enumerate(calls)]
-            answers = [one.result() for one in asked]
-            try:
-                check(home, answers)
-            except Exception as wrong:
-                raise AssertionError(f"{race.__name__}: {answers}") from wrong
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -445,26 +408,8 @@ def callers(
     tmp_path_factory: pytest.TempPathFactory,
     postgres_server: PostgresServer,
 ) -> Iterator[Callers]:
-    with ExitStack() as stack:
-        options: dict[str, Any] = {"synchronous": "normal"}
-        url = str(tmp_path_factory.mktemp("races") / "agents.db")
-        if request.param == "postgres":
-            name = f"races_{uuid.uuid4().hex}"
-            url, options = postgres_server.create_database(name), {"pool_size": 2}
-            stack.callback(postgres_server.drop_database, name)
-            postgres_server.run_sql(f"ALTER DATABASE {name} SET synchronous_commit = off")
-            options["allow_unsafe"] = True
-        stores = [
-            stack.enter_context(holdfast.open_sync(url, **options)) for _ in range(CALLERS + 1)
-        ]
-        pool = stack.enter_context(ThreadPoolExecutor(CALLERS))
-        yield Callers(stores, pool)
-
-
-def troubles(server: PostgresServer) -> tuple[int, int]:
-    """How often the server ended a deadlock, and a unique index refused a row."""
-    log = (server.directory / "log").read_text(errors="replace")
-    return log.count("deadlock detected"), log.count("duplicate key value")
+    with callers_on(request.param, tmp_path_factory.mktemp("races"), postgres_server) as callers:
+        yield callers
 
 
 @pytest.mark.parametrize("race", RACES, ids=lambda race: race.__name__)

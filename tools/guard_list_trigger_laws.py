@@ -62,7 +62,7 @@ KEPT = "the rules of a deleted session stay"
 TRIGGER_LAW_GUARDS = (
     _lite(
         "occurrence-key", RECORDED, RECORD,
-        "WHERE o.tenant = :tenant AND o.key = :key)", "WHERE 0)", "occurrences 206",
+        "WHERE o.tenant = :tenant AND o.key = :key)", "WHERE 0)", "occurrences 212",
     ),
     _lite("ingest-key", REPLAYED, MATCH, "AND o.key = :occurrence_key", "AND 0",
           "occurrences 218"),

@@ -20,10 +20,12 @@ from holdfast.testing import (
     machine_calls,
     machine_process_calls,
     machine_queue_calls,
+    machine_schedule_calls,
     machine_trigger_calls,
 )
 from holdfast.testing.machine_calls import Call, Pick
 from holdfast.testing.machine_process_calls import first_process
+from holdfast.testing.machine_schedule_calls import first_schedule, listener
 from holdfast.testing.machine_trigger_calls import first_rule
 from holdfast.testing.machine_world import World
 
@@ -34,12 +36,14 @@ KINDS = {
     **machine_queue_calls.KINDS,
     **machine_process_calls.KINDS,
     **machine_trigger_calls.KINDS,
+    **machine_schedule_calls.KINDS,
 }
 WEIGHTS = {
     **machine_calls.WEIGHTS,
     **machine_queue_calls.WEIGHTS,
     **machine_process_calls.WEIGHTS,
     **machine_trigger_calls.WEIGHTS,
+    **machine_schedule_calls.WEIGHTS,
 }
 # The outcomes a run of some thousand steps has to show; without one of them it proves too little.
 WANTED = frozenset(
@@ -141,6 +145,19 @@ WANTED = frozenset(
     triggers.occurrences: some | triggers.reserved: some | triggers.reserved: none
     triggers.prune: delivered | triggers.prune: some | triggers.prune: none
     delete: subscriptions
+    schedules.register: created | schedules.register: changed True
+    schedules.register: changed False | schedules.register: schedule-moved
+    schedules.register: invalid | schedules.pause: paused True
+    schedules.pause: schedule-unknown | schedules.resume: paused False
+    schedules.resume: schedule-unknown | schedules.run_now: ran True | schedules.run_now: ran False
+    schedules.run_now: schedule-unknown | schedules.delete: True | schedules.delete: False
+    schedules.next: some | schedules.next: none | schedules.next: schedule-unknown
+    schedules.tick: nothing | schedules.tick: fired | schedules.tick: skipped
+    schedules.tick: fired and skipped | schedules.tick: fired and more
+    schedules.tick: fired and skipped and more
+    schedules.get: answer | schedules.get: nothing | schedules.list: some | schedules.list: none
+    schedules.skipped: some | schedules.skipped: none | schedules.skipped: schedule-unknown
+    skipped: missed | skipped: capped | skipped: paused | skipped: replaced
     """.replace("\n", "|")
     .replace(" | ", "|")
     .replace("    ", "")
@@ -180,12 +197,16 @@ def store_machine(make_world: Callable[[], World], seen: Counter[str]) -> type[A
             self.world.glance(call)
             self.agreed = True
 
-        @initialize(more=st.sampled_from(((0,), (0, 1))))
+        @initialize(more=st.sampled_from(((0,), (0, 1), ())))
         def begin(self, more: tuple[int, ...]) -> None:
             for tenant in more:
                 self._play(Call(tenant, "create", {"session": "s0"}))
                 self._play(first_process(tenant))
                 self._play(first_rule(tenant))
+            if not more:
+                self._play(Call(0, "create", {"session": "s0"}))
+                self._play(listener(0, "c0"))
+                self._play(first_schedule(0))
 
         def teardown(self) -> None:
             if self.agreed:
@@ -213,17 +234,22 @@ def seeded_run(world: World, seed: int, steps: int) -> None:
         return options[int(chance.random() * len(options))]
 
     chooser: Pick = pick
-    # Much has to happen before triggers are worth a look, so that some runs are about them, and the
-    # others leave them alone.
+    # Much has to happen before triggers and schedules are worth a look, so that some runs are about
+    # them, and the others leave them alone.
     weights = dict(WEIGHTS)
     for kind in machine_trigger_calls.KINDS:
         weights[kind] *= 7 if seed % 4 == 3 else 0
+    for kind in machine_schedule_calls.KINDS:
+        weights[kind] *= 5 if seed % 4 == 0 else 0
     names, chances = list(weights), list(weights.values())
     for tenant, session in ((0, "s0"), (0, "s1"), (1, "s0")):
         world.play(Call(tenant, "create", {"session": session}))
     for tenant in (0, 1):
         world.play(first_process(tenant))
         world.play(first_rule(tenant))
+        if seed % 4 == 0:
+            world.play(listener(tenant, "c0"))
+            world.play(first_schedule(tenant))
     for number in range(steps):
         (kind,) = chance.choices(names, chances)
         call = KINDS[kind](chooser)

@@ -154,7 +154,7 @@ def trigger_looks(occurrences: Sequence[str]) -> list[tuple[str, dict[str, Any]]
     """What there is of the triggers of a tenant, once; where nothing has happened, the rules."""
     asked: list[tuple[str, dict[str, Any]]] = [("triggers.list", {})]
     if occurrences:
-        asked += [("triggers.reserved", {}), ("triggers.occurrences", {})]
+        asked += [(f"triggers.{name}", {"limit": 1000}) for name in ("reserved", "occurrences")]
     return asked + [("triggers.deliveries", {"occurrence": one}) for one in occurrences[-3:]]
 
 

@@ -32,6 +32,14 @@ from holdfast.testing.machine_process_world import (
     walks,
 )
 from holdfast.testing.machine_queue_calls import Heads, Held, Settled, Standing, Taken
+from holdfast.testing.machine_schedule_world import (
+    ScheduleSide,
+    schedule_glances,
+    schedule_kind,
+    schedule_looks,
+    schedule_walks,
+    skip_reasons,
+)
 from holdfast.testing.machine_trigger_world import (
     TriggerSide,
     trigger_glances,
@@ -48,21 +56,28 @@ FACADES = {
     **dict.fromkeys(("claim", "renew", "release", "read", "displace"), "lanes"),
     **dict.fromkeys(("totals", "rows"), "usage"),
 }
-"""Where a method is; those of the queue, of processes and of triggers, of which some have names of
-others, are named with it."""
+"""Where a method is; those of the queue, of processes, of triggers and of schedules, of which some
+have names of others, are named with it."""
 
 NUMBERED = {"processes.events", "processes.wakes"}
 """The listings whose cursor is a number that may also be named."""
 
 
 class Ticker:
-    """A clock that stands still during a call, and leaps only when it is told to."""
+    """A clock that stands still during a call, and leaps only when it is told to. A store goes by
+    the same one, or by one that `strays_ms` from it at most."""
+
+    strays_ms = 0
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
 
     def __call__(self) -> int:
         return self.now_ms
+
+    def go_on(self) -> None:
+        """Something happens after something else."""
+        self.now_ms += 1
 
     def leap(self, ms: int) -> None:
         self.now_ms += ms
@@ -115,6 +130,7 @@ class Side:
     known: list[str] = field(default_factory=list)
     processes: ProcessSide = field(init=False)
     triggers: TriggerSide = field(init=False)
+    schedules: ScheduleSide = field(init=False)
 
 
 class World:
@@ -141,6 +157,9 @@ class World:
             live = partial(self._live, side)
             side.processes = ProcessSide(side.oracle, certain, live, clock)
             side.triggers = TriggerSide(side.oracle, certain, live, clock, self._fresh_name)
+            side.schedules = ScheduleSide(side.oracle, certain, clock)
+            side.oracle.schedules.strays_ms = clock.strays_ms
+            side.oracle.schedules.goes_on = clock.go_on
         self.seen: Counter[str] = Counter()
         self.log: list[str] = []
         self._fresh = 0
@@ -150,7 +169,7 @@ class World:
 
     def play(self, call: Call) -> str:
         """Make the call on both, compare, and say what kind of outcome it had."""
-        self.clock.now_ms += 1
+        self.clock.go_on()
         side = self.sides[call.tenant]
         if call.name == "leap":
             self.clock.leap(call.args["ms"])
@@ -182,6 +201,7 @@ class World:
             side.processes.require_oldest(ended, real.processes)
         if isinstance(real, PrunedOccurrences):
             side.oracle.triggers.told = real.occurrences
+        side.oracle.schedules.told = real
         presented = args.get("claim")
         if presented is not None and presented.claim in side.own_claims:
             # The oracle has times of its own, and is shown its own claim.
@@ -198,6 +218,8 @@ class World:
             for told in ("orphaned", "preserved"):
                 self.seen[f"{name}: {told}"] += len(getattr(real, told))
             self.seen[f"{name}: subscriptions"] += real.subscriptions
+        if name.startswith("schedules."):
+            self.seen.update(f"skipped: {reason}" for reason in skip_reasons(real))
         return kind
 
     def _remember(self, side: Side, name: str, args: dict[str, Any], model: Any, real: Any) -> None:
@@ -209,6 +231,9 @@ class World:
             return
         if name.startswith("triggers."):
             side.triggers.remember(args, real)
+            return
+        if name.startswith("schedules."):
+            side.triggers.at = (side.oracle.triggers.happened("any") or [side.triggers.at])[-1]
             return
         lane = real if name in ("claim", "renew") else getattr(real, "lane", None)
         if lane is not None:
@@ -227,6 +252,8 @@ class World:
             return side.processes.made(name, args)
         if name.startswith("triggers."):
             return side.triggers.made(name, args)
+        if name.startswith("schedules."):
+            return side.schedules.made(name, args)
         if name == "again":
             mark: Again = args["turn"]
             if mark.change in side.latest:
@@ -343,6 +370,10 @@ class World:
         if call.name.startswith("triggers."):
             self._ask(side, *trigger_glances(side.triggers.at, len(self.log)))
             return
+        if call.name.startswith("schedules."):
+            at = (side.schedules.at, side.triggers.at)
+            self._ask(side, *schedule_glances(*at, len(self.log)))
+            return
         session = call.args.get("session") or "s0"
         if isinstance(session, Live):
             session = self._live(side, session.number)
@@ -366,6 +397,7 @@ class World:
             for name, args in (
                 *looks(side.oracle.processes.named("any")),
                 *trigger_looks(happened),
+                *schedule_looks(side.schedules.known),
             ):
                 self._ask(side, name, args)
 
@@ -395,6 +427,7 @@ class World:
             for name, args in (
                 *walks(processes.named("kept"), side.known),
                 *trigger_walks(happened),
+                *schedule_walks(side.oracle.schedules.named()),
             ):
                 self._walk(side, name, args)
 
@@ -499,6 +532,8 @@ def _kind(name: str, real: Any) -> str:
     told = process_kind(name, real) if name.startswith("processes.") else None
     if name.startswith("triggers."):
         told = trigger_kind(name, real)
+    if name.startswith("schedules."):
+        told = schedule_kind(name, real)
     if told is not None:
         return told
     if isinstance(real, Claimed | ClaimedNext):

@@ -63,6 +63,7 @@ from holdfast.testing.oracle_rows import (
     page_of,
     visible_path,
 )
+from holdfast.testing.oracle_schedules import OracleSchedules
 from holdfast.testing.oracle_triggers import OracleTriggers
 from holdfast.testing.oracle_turns import (
     ReadTurn,
@@ -78,7 +79,7 @@ AMOUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "cost_mi
 
 class Oracle(OracleLanes):
     """One tenant. The methods are those of the facades of a store, all on one object; only the
-    queue, the processes and the triggers, whose methods have the names of others, are objects of
+    queue, processes, triggers and schedules, whose methods have the names of others, are objects of
     their own."""
 
     def __init__(self, clock: Callable[[], int], new_id: Callable[[], str]) -> None:
@@ -86,6 +87,7 @@ class Oracle(OracleLanes):
         self.queue = OracleQueue(self)
         self.processes = OracleProcesses(self, self.queue)
         self.triggers = OracleTriggers(self, self.processes)
+        self.schedules = OracleSchedules(self, self.triggers)
 
     def live_sessions(self) -> list[StoredSession]:
         """Every session that can be read."""

@@ -445,6 +445,10 @@ class OracleTriggers:
                 return True
         return False
 
+    def has_happened(self, key: str) -> bool:
+        """Whether something has happened under this key, whatever it was."""
+        return any(found.record.key == key for found in self._occurrences.values())
+
     def revision(self, key: str, owner: Scope | None) -> int:
         """The revision of a rule, also of one that was deleted."""
         found = self._rules.get(place_of(owner, key))

@@ -190,7 +190,7 @@ WHERE g.tenant = :tenant AND g.session = :session AND g.frame = :frame
 HAVING count(*) = :processes.n::bigint -- guard: granted
 -- step: plain
 INSERT INTO {schema}.process_grant (tenant, session, frame, process, kind, label, granted_at_ms)
-SELECT g.tenant, :to_session, :to_frame, g.process, g.kind, g.label, {schema}.now_ms()
+SELECT g.tenant, :to_session, :to_frame, g.process, g.kind, g.label, (SELECT {schema}.now_ms())
 FROM {schema}.process_grant g
 WHERE g.tenant = :tenant AND g.session = :session AND g.frame = :frame
   AND g.process = ANY (:processes.process::text[])
