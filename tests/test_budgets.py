@@ -32,6 +32,7 @@ from holdfast.contract.processes import (
 )
 from holdfast.contract.queue import NewWork
 from holdfast.contract.records import NewNode, StateRef, Turn, Usage
+from holdfast.contract.schedules import Every, NewSchedule
 from holdfast.contract.triggers import (
     NewOccurrence,
     NewSubscription,
@@ -182,6 +183,12 @@ async def _fill(url: str) -> None:
         many = [started_by(Scope(session=f"copy-{n}")) for n in range(SESSIONS)]
         await asyncio.gather(*(store.processes.register(one) for one in many))
         await asyncio.gather(*(subscribed(store, n) for n in range(SESSIONS)))
+        # What it missed since 1970 is one stretch that is skipped.
+        past = NewSchedule(
+            schedule="template", timing=Every(interval_ms=60_000), missed="skip", start_ms=1
+        )
+        await store.schedules.register(past)
+        await store.schedules.tick()
         found = await store.processes.changes(limit=1000)
         while found.more:
             found = await store.processes.changes(after=found.next, limit=1000)
@@ -195,7 +202,8 @@ async def _fill(url: str) -> None:
             " FROM information_schema.tables WHERE table_type = 'BASE TABLE') GROUP BY 1"
         )
         for name, columns in sorted((t["name"], t["columns"]) for t in tables):
-            owner = next((o for o in ("session", "process") if o in columns), "tenant")
+            owners = ("session", "process", "schedule")
+            owner = next((owner for owner in owners if owner in columns), "tenant")
             if name in ("blob", "migration", "process", "process_grant") or "trigger_" in name:
                 continue
             await connection.execute(
