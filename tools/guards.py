@@ -41,7 +41,7 @@ COPIED = ("src", "tests", "tools")
 SINGLE = ("conftest.py", "pyproject.toml", "Makefile", "README.md")
 ROUNDS = "60"
 WORKERS = 2
-QUIETLY = ("-x", "-q", "--tb=no", "-p", "no:randomly", "-p", "no:cacheprovider")
+QUIETLY = ("-x", "-q", "-n", "0", "--tb=no", "-p", "no:randomly", "-p", "no:cacheprovider")
 ENDS = re.compile(r"^(?:-- name: |-- step: refused|\$fn\$;)", re.M)
 HEAD = """# The guards, and who notices when one is gone
 
